@@ -129,7 +129,7 @@ _PARSED = {
 }
 
 _JSON: dict[str, dict[str, Any]] = {
-    "clean": {"shown": cli_clean.Shown(json=True)},
+    "clean": {"output_flags": cli_clean.OutputFlags(json=True)},
     "explain": {"json_": True},
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from siltstone.cli import erase
 from siltstone.cli.main import run
 from siltstone.runtime.manager import LogManager
 from tests.commands.test_erasing import files_with
@@ -140,6 +141,32 @@ def test_partitions_that_are_elsewhere_are_named(
 def test_a_key_from_standard_input(siltstone: Command, filled: Path, written: bytes) -> None:
     named = ("erase", filled, "--topic", "users", "--key-file", "-", "--dry-run", "--json")
     assert siltstone(*named, stdin=written).document["keys"][0]["values"] == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "written", "says"),
+    [
+        ("--keys-file", b"albert\n\n", "line 2 is empty"),
+        ("--keys-file", b"albert\r\n\r\nanna\r\n", "line 2 is empty"),
+        ("--keys-file", b"", "line 1 is empty"),
+        ("--key-file", b"\n", "is empty"),
+        ("--key-file", b"one key of many bytes", "is over 20 B"),
+    ],
+)
+def test_a_file_never_names_the_empty_key_or_a_part_of_one(
+    siltstone: Command,
+    filled: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
+    written: bytes,
+    says: str,
+) -> None:
+    """An empty line at the end of a file erased the records with an empty key."""
+    monkeypatch.setattr(erase, "_KEY_BYTES_MAX", 20)
+    before = tree(filled)
+    done = siltstone("erase", filled, "--topic", "users", flag, "-", "--yes", stdin=written)
+    assert done.status == 2 and says in done.err, done.err
+    assert tree(filled) == before
 
 
 def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Path) -> None:

@@ -119,6 +119,24 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_no_file_gets_the_descriptor_of_a_standard_file_that_is_closed(tmp_path: Path) -> None:
+    """A daemon may be started without any. The ``.lock`` had descriptor 2, which the start of Spark replaces:
+    another process could lock the directory then."""
+    code = f"""if True:
+        from siltstone.cli import main
+
+        def run():
+            with open({str(tmp_path / ".lock")!r}, "w") as lock:
+                print("to nobody")
+                return 0 if lock.fileno() > 2 else 1
+
+        main.run = run
+        main.main()
+    """
+    closed = 'exec "$0" -c "$1" <&- >&- 2>&-'
+    assert subprocess.run(["sh", "-c", closed, sys.executable, code], check=False).returncode == 0
+
+
 def test_an_interrupt_is_one_line_whatever_py4j_has_to_say_of_it() -> None:
     code = """if True:
         import logging

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,21 @@ def test_a_long_line_is_wrapped_between_words(capsys: pytest.CaptureFixture[str]
 def test_nouns_are_counted_in_english() -> None:
     assert [counted(number, "log") for number in (0, 1, 2000)] == ["0 logs", "1 log", "2,000 logs"]
     assert counted(2, "entry", "entries") == "2 entries"
+
+
+def test_a_terminal_obeys_no_text_of_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A setting in the directory of somebody else changed the title of the terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    output.write_lines("Topic: a\tConfigs: \x1b]0;title\x07 \x9b31m, ü → 日")
+    output.write_table("", ["directory"], [["/data/\x1b[2J"]])
+    output.note("a \x1b[2J")
+    output.write_json({"key": "a\x7f\x9b31m ü"})
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0] == "Topic: a\tConfigs: \\x1b]0;title\\x07 \\x9b31m, ü → 日"
+    assert shown.err == "siltstone: a \\x1b[2J\n"
+    assert shown.out.splitlines()[2].rstrip() == "/data/\\x1b[2J"
+    document = shown.out.splitlines()[-1]
+    assert document.isprintable() and json.loads(document) == {"key": "a\x7f\x9b31m ü"}

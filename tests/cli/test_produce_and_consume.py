@@ -14,8 +14,10 @@ from typing import cast
 
 import pytest
 
+from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.base.records.hashing import partition_for_key
+from siltstone.cli import records
 from siltstone.commands.directories import BrokerDirectories
 from siltstone.commands.records import ConsumeRange, TopicConsumer, parse_range
 from siltstone.commands.sending import ProducerRecord
@@ -138,6 +140,22 @@ def test_files_and_delimiters(siltstone: Command, logs: Path, tmp_path: Path) ->
     )
     found = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q", "-D", "|")
     assert found.out == b"a\nb\n|c\nd|a|b|c|d|e|f|"
+
+
+def test_a_large_file_is_appended_whole_or_refused(
+    siltstone: Command, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was cut off at 1 GiB, here at 10 bytes: a part of a line was a record, and the rest was lost."""
+    monkeypatch.setattr(files.read_input, "__defaults__", (10,))
+    monkeypatch.setattr(records, "_FILE_RECORD_BYTES_MAX", 10, raising=False)
+    large = tmp_path / "large"
+    large.write_bytes(b"first\nsecond\nthird\n")
+    appended = siltstone("produce", large, "--dir", logs, "-t", "orders", "-p", 0, "--lines")
+    assert appended.status == 0, appended.err
+    assert siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q").out == large.read_bytes()
+    refused = siltstone("produce", large, "--dir", logs, "-t", "orders", "-p", 0)
+    assert refused.status == 2 and "too large for one record" in refused.err
+    assert siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q").out == large.read_bytes()
 
 
 def test_tee_and_count(siltstone: Command, logs: Path) -> None:
@@ -366,6 +384,15 @@ def test_following_a_brokers_topic_continues_when_its_high_watermark_moves(
             if arrived.polled is None:
                 ends.append(arrived.offset)
     assert ends == [24, end]
+
+
+def test_new_records_are_looked_for_soon_after_a_long_reading() -> None:
+    """It waited four times as long as the old records had taken: four hours after one."""
+    times, waits = iter([0.0, 0.1, 10.0, 10.5, 20.0, 3620.0, 4000.0]), []
+    pause = records.Pause(clock=times.__next__, sleep=waits.append)
+    for _ in range(3):
+        pause()
+    assert waits == pytest.approx([0.4, 2.0, 5.0])
 
 
 def test_following_in_a_process_of_its_own(logs: Path) -> None:

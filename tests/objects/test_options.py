@@ -7,15 +7,18 @@ import logging
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.sql import SparkSession
 
 import siltstone as st
 from siltstone.base import files
 from siltstone.base.errors import UsageError
 from siltstone.base.files import objects
 from siltstone.cli.main import run
+from siltstone.spark import stores
 from siltstone.spark.stores import session_options
 from siltstone.spark.tasks import worker_task
 from tests.support.objects.store import upload
@@ -202,3 +205,21 @@ def test_a_session_lends_what_nothing_else_says(
     files.configure({"aws_endpoint": "https://elsewhere"})
     assert session_options(hadoop.get) == keys
     assert session_options({}.get) == {}
+    assert session_options({"fs.s3a.access.key": "id"}.get) == {}, "the secret may be that of another key"
+
+
+def test_a_session_replaces_the_credentials_that_it_has_lent(
+    secret: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long session renews temporary credentials, and the expired ones stayed in use."""
+    hadoop: dict[str, str] = {}
+    java = SimpleNamespace(hadoopConfiguration=lambda: SimpleNamespace(get=hadoop.get))
+    monkeypatch.setattr(stores, "java_context", lambda session: java)
+    for key in ("first", "second"):
+        hadoop |= {"fs.s3a.access.key": key, "fs.s3a.secret.key": "s", "fs.s3a.session.token": f"of {key}"}
+        stores.use_session_options(cast(SparkSession, object()))
+        values = files.configured().values
+        assert (values["aws_access_key_id"], values["aws_session_token"]) == (key, f"of {key}")
+    files.configure({"aws_access_key_id": "of the program"})
+    stores.use_session_options(cast(SparkSession, object()))
+    assert files.configured().values["aws_access_key_id"] == "of the program"

@@ -10,7 +10,7 @@ import pytest
 
 from siltstone.compaction.engine import warm_up_work
 from siltstone.compaction.work import LogWork
-from siltstone.spark.clean import distribute_logs, job_count
+from siltstone.spark.clean import distribute_logs, entry_bytes_max, job_count
 from siltstone.spark.internals import WORKER_EXITED
 from siltstone.spark.tasks import job_error, merge_shape, smaller_buckets
 
@@ -63,6 +63,15 @@ def test_a_job_of_many_logs_keeps_all_workers_busy(
     logs: int, tasks: int, parallelism: int, jobs: int
 ) -> None:
     assert job_count(logs, tasks, parallelism) == jobs
+
+
+def test_a_small_log_that_claims_many_offsets_takes_few_tasks(work: LogWork) -> None:
+    """Each 4 million offsets took a task, whatever the log holds: a batch of 100 bytes may claim 2³¹."""
+    (claiming,) = sized(replace(work, end=1 << 41), [100_000])
+    dense = replace(claiming, end=10_000)
+    for log, most in ((claiming, 64 * 100_000 * 16), (dense, 10_000 * 16)):
+        assert entry_bytes_max(log) == most
+    assert merge_shape(1 << 19, 2, entry_bytes_max(claiming), 128 * MIB)[1] == 2
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 7])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +15,8 @@ from siltstone.commands import review
 from siltstone.compaction import explain
 from siltstone.spark.clean import SparkEngine
 from siltstone.spark.executors import default_task_count
-from siltstone.spark.verify import SparkChecker
+from siltstone.spark.verify import SparkChecker, bucket_tasks
+from siltstone.verify.pairs import LogPair
 from tests.support import golden_sets
 from tests.support.cleaning.lives import cut_at_every_batch
 from tests.support.explaining import explain_request
@@ -83,6 +86,18 @@ def test_all_logs_of_a_broker_in_one_job(
     found = review.verify(request, checker=SparkChecker(session, 2))
     assert found.is_sound and len(found.logs) > 3
     assert {log.records_before - log.records_after for log in found.logs} == {0}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "gigabytes", "tasks"),
+    [(1000, 1, 4), (10**9, 100, 90), (4 * 10**9, 100, 358), (10**12, 1, 32)],
+)
+def test_the_tasks_that_check_keys_grow_with_the_log(offsets: int, gigabytes: int, tasks: int) -> None:
+    """There were as many as workers, and each held its share of all key entries: 6 GB of a billion records.
+    A log with few bytes and many offsets takes few tasks all the same."""
+    segment = SimpleNamespace(base_offset=0, size=gigabytes << 30)
+    pair = cast(LogPair, SimpleNamespace(before=(segment,), cleaned_end_offset=offsets))
+    assert bucket_tasks([pair], 4) == tasks
 
 
 def test_workers_are_read_from_the_settings(session: SparkSession) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import EqualTo
 
 import siltstone as st
 from siltstone.base.errors import UsageError
 from siltstone.log.read_only import ReadOnlyLogs
+from siltstone.spark.source import BatchReader
 from siltstone.tables.arrow import to_arrow
-from tests.support.cleaning.logs import Rec, batch
+from siltstone.tables.options import ReadOptions
+from tests.support.cleaning.logs import Rec, batch, one
 from tests.support.errors import raises_error
 from tests.support.tables.tables import log_directory
 from tests.support.thoroughness import few, share
@@ -173,6 +176,18 @@ def test_pushed_filters_read_less(session: SparkSession, root: Path) -> None:
             load(session, root).count()
     finally:
         damaged.write_bytes(raw)
+
+
+@pytest.mark.parametrize("column", ["topic", "partition", "offset"])
+def test_a_filter_on_the_partition_of_a_commit_reads_the_log_of_all_commits(
+    tmp_path: Path, column: str
+) -> None:
+    """``where topic = 'users'`` found no commits: the filter was applied to the log that has them, too."""
+    root = log_directory(tmp_path, {"__consumer_offsets-0": {0: [one(at, "key") for at in range(3)]}})
+    reader = BatchReader(ReadOptions.of({"path": str(root), "table": "consumerOffsets"}))
+    reader.pushFilters([EqualTo((column,), "users" if column == "topic" else 5)])
+    (split,) = reader.partitions()
+    assert [(part.start, part.end) for part in split.value.file_splits] == [(0, 3)]
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,23 @@ def test_gaps_between_batches_make_no_splits_by_records(
     assert offsets(root, minPartitions="8") == kept
 
 
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_batch_that_claims_many_offsets_makes_no_more_splits_than_it_has_bytes(
+    tmp_path: Path, has_index: bool
+) -> None:
+    """Each offset that the header claimed made a split; the batches before and after it are cut as ever."""
+    ten = [[Rec(offset=first + at, key=b"k") for at in range(10)] for first in (0, 30_010)]
+    forged = batch([Rec(offset=10, key=b"k")], last_offset=30_009)
+    root = log_directory(tmp_path, {"t-0": {0: [batch(ten[0]), forged, batch(ten[1])]}})
+    if not has_index:
+        (root / "t-0" / f"{0:020}.index").unlink()
+    planned = plan(ReadOptions.of({"path": str(root), "maxRecordsPerPartition": "2"}))
+    assert len(planned) <= len(forged) + 12
+    spans = [sum(part.end - part.start for part in split.file_splits) for split in planned]
+    assert sum(span > 2 for span in spans) == 1
+    assert offsets(root, maxRecordsPerPartition="2") == [*range(11), *range(30_010, 30_020)]
+
+
 def test_a_damaged_batch_and_a_far_segment_make_few_splits(tmp_path: Path) -> None:
     root = log_directory(tmp_path, {"t-0": {0: [one(0, "k"), one(1, "k")], 1 << 61: [one(1 << 61, "k")]}})
     path = root / "t-0" / f"{0:020}.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -316,6 +317,36 @@ def test_an_aborted_job_leaves_nothing(logs: Path) -> None:
     abort_plan(plan)
     assert left_over(logs) == []
     assert values(logs, "one") == []
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("is_appended", [True, False])
+def test_an_abort_leaves_the_files_of_a_commit_that_failed_half_way(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, is_appended: bool, is_stream: bool
+) -> None:
+    """Spark aborts a job whose commit fails. On a full disk the entry could be neither done nor taken back,
+    and each later write was refused, since its staged files were missing."""
+    plan = planned(logs, topic="one")
+    found = staged(plan, [numbered(0, 5)])
+    replace_file = commit._replace_file
+
+    def fills_the_disk(root: Path, writes: list[Write]) -> list[Write]:
+        if all(write.is_done for write in writes):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace_file(root, writes)
+
+    def cannot_append(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr(commit, "_replace_file", fills_the_disk)
+        if not is_appended:
+            patch.setattr(commit, "_append", cannot_append)
+        commit_plan(plan, found, clock=CLOCK)
+    abort_plan(planned(logs, topic="one"), found) if is_stream else abort_plan(plan)
+    job(logs, [numbered(5, 1)], topic="one")
+    assert values(logs, "one") == [b"v%d" % number for number in range(6)]
+    assert left_over(logs) == []
 
 
 @pytest.mark.parametrize("ending", ["batches", "directory"])

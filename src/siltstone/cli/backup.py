@@ -50,7 +50,7 @@ def backup(
     Parameters
     ----------
     places
-        The log directories, also as --dir, and at last the address: s3://, gs:// or abfs://.
+        The log directories, also as --dir, and then the address: s3://, gs:// or abfs://.
     json_
         Print one JSON document.
     """
@@ -103,7 +103,7 @@ def restore(
     target
         A new directory.
     at
-        A backup, or a time (ISO 8601, UTC): the newest backup until then. Default: the newest.
+        A backup, or a time (ISO 8601, UTC): the newest backup made by then. Default: the newest.
     list_
         List the backups, restore nothing.
     dry_run

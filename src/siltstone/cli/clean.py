@@ -43,8 +43,8 @@ class FleetFlags(FleetOptions):
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """The options of the output.
+class OutputFlags:
+    """The flags that say what is printed.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def clean(
     stores: output.StoreFlags = output.StoreFlags(),
     flags: CleanFlags = CleanFlags(),
     fleet: FleetFlags = FleetFlags(),
-    shown: Shown = Shown(),
+    output_flags: OutputFlags = OutputFlags(),
     all_topics: bool = False,
     watch: bool = False,
     interval: float | None = None,
@@ -99,37 +99,37 @@ def clean(
     if fleet.fleet:
         watches = watch or interval is not None
         _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
-        return _clean_fleet(flags, fleet, shown)
+        return _clean_fleet(flags, fleet, output_flags)
     without = "pass --fleet, or leave it out"
     output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
     request = replace(flags, directories=output.named_directories(directories, dir_, stores.remote))
     if watch:
-        return watch_logs(request, interval, json=shown.json)
+        return watch_logs(request, interval, json=output_flags.json)
     output.refuse_if(interval is not None, "--interval is only for --watch", "pass --watch, or no --interval")
     began = time.monotonic()
-    outcome = _clean(request, all_topics=all_topics, quiet=shown.quiet or shown.json)
-    return 1 if outcome is None else _write(request, outcome, time.monotonic() - began, shown)
+    outcome = _clean(request, all_topics=all_topics, quiet=output_flags.quiet or output_flags.json)
+    return 1 if outcome is None else _write(request, outcome, time.monotonic() - began, output_flags)
 
 
 def _write(
-    request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome, seconds: float, shown: Shown
+    request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome, seconds: float, flags: OutputFlags
 ) -> int:
     """Print what was done; the exit status."""
-    if shown.json:
+    if flags.json:
         output.write_json(_document(request, outcome))
     else:
-        _show(request, outcome, seconds, verbose=shown.verbose, quiet=shown.quiet)
+        _show(request, outcome, seconds, verbose=flags.verbose, quiet=flags.quiet)
     return _exit_status(outcome)
 
 
-def _clean_fleet(request: CleanFlags, options: FleetFlags, shown: Shown) -> int:
+def _clean_fleet(request: CleanFlags, options: FleetFlags, flags: OutputFlags) -> int:
     """Clean the brokers of a fleet; the exit status."""
     return fleets.clean_fleet(
         request,
         options,
-        show_broker=partial(_show_broker, request) if shown.verbose else None,
-        document=partial(_document, request) if shown.json else None,
-        quiet=shown.quiet,
+        show_broker=partial(_show_broker, request) if flags.verbose else None,
+        document=partial(_document, request) if flags.json else None,
+        quiet=flags.quiet,
     )
 
 

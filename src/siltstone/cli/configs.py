@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from siltstone.base.config import Config, ConfigSource, split_additions
 from siltstone.cli import output
-from siltstone.cli.quotas import quotas, wants_quotas
+from siltstone.cli.quotas import are_for_quotas, quotas
 from siltstone.commands import topics as commands
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.quotas import ENTITY_TYPES
@@ -89,7 +89,7 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
         kind, is_default = self.entity_type, self.entity_default
         changes = bool(self.add_config or self.add_config_file or self.delete_config)
         self._refuse_wrong_action(changes=changes)
-        if wants_quotas(self):
+        if are_for_quotas(self):
             return
         output.refuse_if(
             kind not in _TYPES,
@@ -158,7 +158,7 @@ def configs(
     """
     flags = flags.at(directories)
     flags.refuse_contradictions()
-    if wants_quotas(flags):
+    if are_for_quotas(flags):
         quotas(flags, as_json=json_)
         return 0
     broker = flags.remote()
@@ -180,7 +180,7 @@ def _at_broker(broker: RemoteBroker, flags: ConfigsFlags, *, as_json: bool) -> N
     output.refuse_if(flags.entity_type == "namespaces", reason, "pass the directories with --dir")
     flags.refuse_at_a_broker("server_properties")
     if flags.alter:
-        additions, removals = _wanted(flags)
+        additions, removals = _additions_and_removals(flags)
         if is_of_topics:
             name, options = flags.entity_name or "", {"dry_run": flags.dry_run}
             change = broker.alter_topic_settings(name, additions, removals, **options)
@@ -210,8 +210,8 @@ def _broker_assignment(text: str) -> tuple[str, str]:
     return name.strip(), value.strip().removeprefix("[").removesuffix("]")
 
 
-def _wanted(flags: ConfigsFlags) -> tuple[list[str], list[str]]:
-    """(assignments, names to remove). Raises UsageError."""
+def _additions_and_removals(flags: ConfigsFlags) -> tuple[list[str], list[str]]:
+    """(Assignments to add, names of settings to remove). Raises UsageError."""
     additions = [] if flags.add_config_file is None else commands.read_additions(flags.add_config_file)
     additions += [assignment for text in flags.add_config for assignment in split_additions(text)]
     return additions, [name.strip() for text in flags.delete_config for name in text.split(",")]
@@ -219,7 +219,7 @@ def _wanted(flags: ConfigsFlags) -> tuple[list[str], list[str]]:
 
 def _alter(broker_directories: BrokerDirectories, flags: ConfigsFlags, *, as_json: bool) -> None:
     assert flags.entity_name is not None
-    additions, removals = _wanted(flags)
+    additions, removals = _additions_and_removals(flags)
     of_namespace = flags.entity_type == "namespaces"
     options = {"of_namespace": of_namespace, "dry_run": flags.dry_run}
     change = commands.alter_settings(broker_directories, flags.entity_name, additions, removals, **options)

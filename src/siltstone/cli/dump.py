@@ -75,8 +75,8 @@ class DumpFlags(DumpOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedFlags(output.ServerFlags):
-    """What is read of a running broker.
+class BrokerFlags(output.ServerFlags):
+    """The flags for a running broker: what is read of it.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def dump(
     *,
     files: Annotated[Sequence[Path], Parameter(name="--files")] = (),
     flags: DumpFlags = DumpFlags(),
-    asked: AskedFlags = AskedFlags(),
+    at_broker: BrokerFlags = BrokerFlags(),
     stores: output.StoreFlags = output.StoreFlags(),
     json_: Annotated[bool, _JSON] = False,
 ) -> int:
@@ -128,11 +128,11 @@ def dump(
     files
         The same as in Kafka: a,b are two.
     """
-    options, config = flags.with_decoder(), asked.client_properties()
-    if asked.bootstrap_server is not None:
+    options, config = flags.with_decoder(), at_broker.client_properties()
+    if at_broker.bootstrap_server is not None:
         output.refuse_if(arguments or files, "files and --bootstrap-server", "pass one of them")
-        return _dump_asked(asked.bootstrap_server, config, asked, options, json_)
-    asked.refuse_without_a_broker()
+        return _dump_at_a_broker(at_broker.bootstrap_server, config, at_broker, options, json_)
+    at_broker.refuse_without_a_broker()
     paths = [path for file in (*arguments, *files) for path in _split(os.fspath(file))]
     paths = list(map(os.fspath, with_remotes(list(map(Path, paths)), stores.remote)))
     output.refuse_if(not paths, "no file", "name the files to show")
@@ -182,8 +182,8 @@ def _show(part: Row | CorruptFileError, as_json: bool) -> bool:
     return True
 
 
-def _dump_asked(
-    server: str, config: Mapping[str, str], asked: AskedFlags, options: DumpOptions, as_json: bool
+def _dump_at_a_broker(
+    server: str, config: Mapping[str, str], flags: BrokerFlags, options: DumpOptions, as_json: bool
 ) -> int:
     """Print the batches of a topic's partitions at a running broker; the exit status."""
     for name in ("verify_index_only", "index_sanity_check"):
@@ -191,15 +191,15 @@ def _dump_asked(
         output.refuse_if(
             getattr(options, name), f"{flag}: a broker shows no indexes", "pass the files, or leave it out"
         )
-    is_wrong = asked.max_batches is not None and asked.max_batches < 1
-    output.refuse_if(is_wrong, f"--max-batches {asked.max_batches}: is below 1", "pass 1 or more")
-    if asked.topic is None:
+    is_wrong = flags.max_batches is not None and flags.max_batches < 1
+    output.refuse_if(is_wrong, f"--max-batches {flags.max_batches}: is below 1", "pass 1 or more")
+    if flags.topic is None:
         raise UsageError("no topic", advice="pass --topic TOPIC")
     from siltstone.broker.remote_records import PartitionFetcher, dump_rows
 
     findings = 0
     with PartitionFetcher(server, config) as broker:
-        for partition in broker.partitions([asked.topic], asked.partition):
-            rows = dump_rows(broker, partition, options, offset=asked.offset, max_batches=asked.max_batches)
+        for partition in broker.partitions([flags.topic], flags.partition):
+            rows = dump_rows(broker, partition, options, offset=flags.offset, max_batches=flags.max_batches)
             findings += sum(_show(row, as_json) for row in rows)
     return 1 if findings else 0

@@ -1,5 +1,5 @@
 """``siltstone erase`` erases keys from a compacted topic, ``siltstone empty`` empties a topic. Both say what
-they would remove, and ask.
+they would remove, and ask for confirmation.
 
 A holder is a file that still has a record of a key (``erasing.Holder``)."""
 
@@ -24,6 +24,7 @@ from siltstone.commands.forced_cleaning import command_actor
 from siltstone.commands.library import EngineName
 
 _KEY_BYTES_MAX = 256 << 20
+"""The most bytes of a file with keys."""
 _HOLDERS_SHOWN = 20
 """Holders that are named; ``--json`` has all of them."""
 
@@ -77,18 +78,34 @@ class EraseFlags(output.TopicFlags):
             "no key, or two ways to name keys",
             "pass --key KEY, --key-file FILE or --keys-file FILE",
         )
-        texts = self.key or [_text_in(self.key_file or self.keys_file or "")]
-        if self.keys_file is not None:
-            texts = [line.removesuffix("\r") for line in texts[0].split("\n")]
+        texts = self.key or self._texts_in_file()
         return tuple(erasing.parse_key(text, self.key_format) for text in texts)
 
+    def _texts_in_file(self) -> list[str]:
+        """The key of ``--key-file``, or those of ``--keys-file``. Raises UsageError, also for an empty one,
+        OSError."""
+        advice = "remove it; the empty key is erased only by --key ''"
+        if self.keys_file is None:
+            file = self.key_file or ""
+            text = _text_in(file, "--key-file")
+            output.refuse_if(not text, f"--key-file {file}: is empty", advice)
+            return [text]
+        texts = _text_in(self.keys_file, "--keys-file").split("\n")
+        texts = [line.removesuffix("\r") for line in texts]
+        for number, text in enumerate(texts, 1):
+            output.refuse_if(not text, f"--keys-file {self.keys_file}: line {number} is empty", advice)
+        return texts
 
-def _text_in(file: str) -> str:
-    """The text of a file or of standard input, without a line end at its end. Raises OSError."""
+
+def _text_in(file: str, flag: str) -> str:
+    """The text of a file or of standard input, without a line end at its end. Raises UsageError for a file
+    that is too large, OSError."""
     if file == "-":
-        read = sys.stdin.buffer.read(_KEY_BYTES_MAX)
+        read = sys.stdin.buffer.read(_KEY_BYTES_MAX + 1)
     else:
-        read = files.read_input(Path(file), _KEY_BYTES_MAX)
+        read = files.read_input(Path(file), _KEY_BYTES_MAX + 1)
+    reason = f"{flag} {file}: is over {size_text(_KEY_BYTES_MAX)}"
+    output.refuse_if(len(read) > _KEY_BYTES_MAX, reason, "pass a file with keys only")
     return read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
 
 
@@ -140,7 +157,7 @@ def erase(
     values, tombstones = (sum(getattr(key, name) for key in search.keys) for name in ("values", "tombstones"))
     counts = f"{counted(values, 'value')}, {counted(tombstones, 'tombstone')}"
     named = "the key" if len(search.keys) == 1 else counted(len(search.keys), "key")
-    if not _agreed(f"erase {named} from topic {search.topic} ({counts})?"):
+    if not _is_confirmed(f"erase {named} from topic {search.topic} ({counts})?"):
         return 1
     return _show_erasures(run(dry_run=False), as_json=json_)
 
@@ -255,7 +272,7 @@ def empty(
     result = run(dry_run=True)
     if not flags.dry_run:
         _show_emptying(result, before_question=True)
-        if not _agreed(f"empty topic {topic} by {mode}?"):
+        if not _is_confirmed(f"empty topic {topic} by {mode}?"):
             return 1
         result = run(dry_run=False)
     return _show_emptying(result, as_json=json_)
@@ -324,8 +341,8 @@ def _require_terminal_unless(needs_no_answer: bool, what: str) -> None:
     )
 
 
-def _agreed(question: str) -> bool:
-    """Ask on the terminal; False for any answer but yes."""
+def _is_confirmed(question: str) -> bool:
+    """Ask on the terminal whether to go on; False for any answer but yes."""
     sys.stdout.flush()
     sys.stderr.write(f"siltstone: {question} [y/N] ")
     sys.stderr.flush()

@@ -36,7 +36,7 @@ class CompactFlags:
     restore
         Only restore what a run that was killed has left.
     dry_run
-        Show the settings that would be set, and what is there; change nothing.
+        Show the settings that would be set and what there is to clean; change nothing.
     """
 
     bootstrap_server: str | None = None

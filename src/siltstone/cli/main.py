@@ -210,6 +210,10 @@ def _print_interrupted(line: str) -> None:
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # before a descriptor is taken
+        from siltstone.base import files
+
+        files.open_standard_files()
     escape_unencodable()
     interrupt = interruption.InterruptHandler(print_line=_print_interrupted)
     interrupt.install()

@@ -1,4 +1,5 @@
-"""Shared by all commands: flags, and how JSON documents, tables, lines, notes and progress are printed."""
+"""What all commands share: their common flags, and how they print JSON documents, tables, lines, notes and
+progress."""
 
 import contextlib
 import json
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO, TypeVar
 
 import msgspec
 from cyclopts import Parameter, Token
@@ -30,14 +31,18 @@ if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
 
 TABLE_WIDTH = 100
-"""Columns of a table where standard output is no terminal."""
+"""The width of a table, in characters, where standard output is no terminal."""
 WIDEST = 10_000
-"""Columns of the widest table."""
+"""The width of the widest table, in characters."""
 LINE_SECONDS = 60.0
 """The time between two lines of progress where standard error is no terminal."""
 _STATUS_STYLES = dict.fromkeys(("cleaned", "would_clean", "recovered", "would_recover"), "green")
 _STATUS_STYLES |= {"skipped": "yellow"}
 _STATUS_STYLES |= dict.fromkeys(("uncleanable", "failed", "damaged", "refused"), "red")
+_CONTROLS_ABOVE_ASCII = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""The control characters that JSON does not escape, and how they are escaped."""
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+"""The control characters that are escaped for a terminal: all but tabs and new lines."""
 Group = TypeVar("Group", bound=Hashable)
 
 
@@ -47,17 +52,22 @@ def plain(value: object) -> Any:
 
 
 def write_json(document: object, *, flush: bool = False) -> None:
-    """One JSON document, or one object of a stream, on standard output; ``flush``: write it out at once.
+    """Print a JSON document, or one object of a stream of them, on standard output. ``flush``: at once.
 
     In ASCII where the output is not UTF-8; a lone surrogate is always written as JSON's escape.
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
-    text = json.dumps(document, default=plain, ensure_ascii=ascii_only)
+    text = json_text(document, ascii_only=ascii_only)
     if shown_path(text) != text:  # a path that is shown in another form
-        text = json.dumps(_shown(json.loads(text)), ensure_ascii=ascii_only)
+        text = json_text(_shown(json.loads(text)), ascii_only=ascii_only)
     write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
         sys.stdout.flush()
+
+
+def json_text(document: object, *, ascii_only: bool = False) -> str:
+    """A JSON document on one line. All control characters are escaped, so that a terminal obeys none."""
+    return json.dumps(document, default=plain, ensure_ascii=ascii_only).translate(_CONTROLS_ABOVE_ASCII)
 
 
 def _shown(document: Any) -> Any:
@@ -70,13 +80,20 @@ def _shown(document: Any) -> Any:
 
 
 def write_lines(*lines: str) -> None:
-    """Lines on standard output."""
-    sys.stdout.write(shown_path("".join(f"{text}\n" for text in lines)))
+    """Print lines on standard output."""
+    text = shown_path("".join(f"{line}\n" for line in lines))
+    sys.stdout.write(fit_for(sys.stdout, text))
+
+
+def fit_for(stream: TextIO, text: str) -> str:
+    """Text for a stream; control characters are escaped where that is a terminal, which must not obey what a
+    file holds."""
+    return text.translate(_CONTROLS) if stream.isatty() else text
 
 
 def wrapped(line: str) -> list[str]:
-    """A line for people that is longer than the terminal, or ``TABLE_WIDTH``, as several ones. No word is
-    broken, so that a path stays in one piece."""
+    """A line for people, cut into several where it is longer than the terminal is wide, or ``TABLE_WIDTH``.
+    No word is broken, so that a path stays in one piece."""
     console = Console()
     width = console.width if console.is_terminal else TABLE_WIDTH
     if len(line) <= width:
@@ -92,14 +109,15 @@ def write_wrapped(*lines: str) -> None:
 
 
 def note(*lines: str) -> None:
-    """Lines for people on standard error, after everything that was printed before them.
+    """Print lines for people on standard error, after everything that was printed before them.
 
     The result of a command is on standard output: tables, lines about a log, the closing line. Notes are
     about the run: where settings came from, the state of a directory.
     """
     sys.stdout.flush()
     for text in lines:
-        sys.stderr.write(f"siltstone: {' '.join(shown_path(text).split())}\n")
+        line = " ".join(shown_path(text).split())
+        sys.stderr.write(f"siltstone: {fit_for(sys.stderr, line)}\n")
 
 
 def new_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[int]) -> Table:
@@ -146,8 +164,8 @@ def write_table(title: str, names: Sequence[str], rows: Iterable[Sequence[Any]],
 
 
 def write_rendered(renderable: RenderableType, width: int) -> None:
-    """The text that ``rich`` renders for standard output; without blanks at the ends of lines where that is
-    no terminal."""
+    """Print what ``rich`` renders on standard output; without blanks at the ends of lines where that is no
+    terminal."""
     console = Console(width=width)
     if console.is_terminal:
         console.print(renderable, crop=False)
@@ -253,7 +271,7 @@ def reason_lines(reasons: Iterable[tuple[tuple[str, str], object]]) -> Iterable[
 def _cell_text(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value).translate(_CONTROLS)
 
 
 # Flags that many commands have.
@@ -265,11 +283,11 @@ def _default_text(value: object) -> str | None:
 
 
 DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_text)
-"""For every flag: there is no --no-FLAG, and it takes one value each time."""
+"""For every flag: there is no --no-FLAG, and each time it is passed it takes one value."""
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 """For a flag whose value may be a negative number."""
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
-"""For a field of a request that is no flag: the command's arguments set it."""
+"""The type of a request's field that is no flag: the command's arguments set it."""
 Directories = tuple[Path, ...]
 """Directories that a command takes as arguments; ``--dir`` does the same."""
 DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from siltstone.cli.configs import ConfigsFlags
 
 
-def wants_quotas(flags: ConfigsFlags) -> bool:
-    """Do the flags speak of users, clients or addresses?"""
+def are_for_quotas(flags: ConfigsFlags) -> bool:
+    """Do the flags name users, clients or addresses, which have quotas?"""
     return flags.entity_type in ENTITY_TYPES or any(_of_flags(flags))
 
 
@@ -33,7 +33,7 @@ def _of_flags(flags: ConfigsFlags) -> Iterator[EntityMatch]:
 
 
 def _matches(flags: ConfigsFlags) -> list[EntityMatch]:
-    """The parts of the entities that the flags mean. Raises UsageError."""
+    """What the flags say of the entity: of its user, its client or its address. Raises UsageError."""
     matches = list(_of_flags(flags))
     kind = ENTITY_TYPES.get(flags.entity_type or "")
     if kind is not None:
@@ -83,17 +83,17 @@ def _described(flags: ConfigsFlags, matches: list[EntityMatch]) -> Quotas:
 
 
 def _alter(flags: ConfigsFlags, entity: QuotaEntity, *, as_json: bool) -> None:
-    set_to = commands.parse_quotas([part for text in flags.add_config for part in split_additions(text)])
+    additions = commands.parse_quotas([part for text in flags.add_config for part in split_additions(text)])
     remove = [name.strip() for text in flags.delete_config for name in text.split(",")]
     options = {"dry_run": flags.dry_run}
     if flags.bootstrap_server is None:
         directories = flags.broker_directories(flags.server_properties)
-        change = commands.alter_in_directories(directories, entity, set_to, remove, **options)
+        change = commands.alter_in_directories(directories, entity, additions, remove, **options)
     else:
         from siltstone.broker import remote_quotas
 
         with flags.quota_client() as broker:
-            change = remote_quotas.alter(broker, entity, set_to, remove, **options)
+            change = remote_quotas.alter(broker, entity, additions, remove, **options)
     _show_change(change, dry_run=flags.dry_run, as_json=as_json)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import json
 import math
 import os
 import re
@@ -28,7 +27,7 @@ from cyclopts import Parameter
 from siltstone.base import files, interruption
 from siltstone.base.errors import UsageError
 from siltstone.cli import output
-from siltstone.commands.explain_page import counted
+from siltstone.commands.explain_page import counted, size_text
 from siltstone.commands.policies import high_watermark_is_end
 from siltstone.commands.records import ConsumedRecords, TopicConsumer, TopicProducer, parse_range
 from siltstone.log.dump import printable
@@ -40,19 +39,21 @@ if TYPE_CHECKING:
     from siltstone.commands.remote import RemoteBroker
     from siltstone.commands.remote_records import RemoteConsumer, RemoteProducer
 
-_INTERVAL_SECONDS = 0.25
-"""The least time between two checks of the files."""
+_INTERVAL_SECONDS, _INTERVAL_SECONDS_MAX = 0.25, 5.0
+"""The least and the most time between two checks of the files."""
 _WAITING_FACTOR = 4
-"""The wait takes so many times as long as the reading before it, so reading takes at most a fifth of the
-time."""
+"""A wait is this many times as long as the reading before it, within these bounds, so that reading takes at
+most a fifth of the time."""
 _INPUT_BYTES = 256 << 10
-"""How much of standard input is read at a time."""
+"""How much of the input is read at a time."""
+_FILE_RECORD_BYTES_MAX = 1 << 30
+"""The largest file that is one record."""
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.)|$)", re.DOTALL)
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 _TOKEN = re.compile(r"%(.|$)", re.DOTALL)
 
 RecordWriter = Callable[[TopicPartition, Record], bytes]
-"""Writes a record, or a part of it."""
+"""Makes the bytes that are written for a record, or for a part of it."""
 
 
 def delimiter(text: str, flag: str) -> bytes:
@@ -278,16 +279,16 @@ def _consumer(flags: ConsumeFlags, stack: contextlib.ExitStack) -> TopicConsumer
 
 
 def _consume(
-    flags: ConsumeFlags, consuming: TopicConsumer | RemoteConsumer, render: RecordWriter | None
+    flags: ConsumeFlags, consumer: TopicConsumer | RemoteConsumer, render: RecordWriter | None
 ) -> int:
-    output.note(*consuming.notes, *consuming.damage)
-    arriving = consuming.read_to_end() if flags.exit_at_end else consuming.follow(_Pause())
+    output.note(*consumer.notes, *consumer.damage)
+    arriving = consumer.read_to_end() if flags.exit_at_end else consumer.follow(Pause())
     remaining = math.inf if flags.count is None else flags.count
     try:
         while remaining and (arrived := next(arriving, None)) is not None:
             if not arrived.is_end:
                 count = int(min(remaining, len(arrived)))
-                _write(arrived, count, render, consuming.broker_id)
+                _write(arrived, count, render, consumer.broker_id)
                 remaining -= count
             elif not flags.quiet:
                 output.note(f"reached the end of {arrived.topic_partition} at offset {arrived.offset}")
@@ -295,20 +296,24 @@ def _consume(
         if flags.exit_at_end:
             raise
         return interruption.current().status
-    return 1 if consuming.damage else 0
+    return 1 if consumer.damage else 0
 
 
-class _Pause:
-    """Waits before the files are read again: longer where reading them takes long."""
+class Pause:
+    """Waits before the files are read again: longer where reading them takes long, at most
+    ``_INTERVAL_SECONDS_MAX`` (the first reading takes as long as all old records)."""
 
-    def __init__(self) -> None:
-        self._since = time.monotonic()
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._since = clock()
 
     def __call__(self) -> None:
         sys.stdout.flush()
-        spent = time.monotonic() - self._since
-        time.sleep(max(_INTERVAL_SECONDS, _WAITING_FACTOR * spent))
-        self._since = time.monotonic()
+        spent = self._clock() - self._since
+        self._sleep(min(max(_INTERVAL_SECONDS, _WAITING_FACTOR * spent), _INTERVAL_SECONDS_MAX))
+        self._since = self._clock()
 
 
 def _write(arrived: ConsumedRecords, count: int, render: RecordWriter | None, broker: int) -> None:
@@ -321,7 +326,7 @@ def _write(arrived: ConsumedRecords, count: int, render: RecordWriter | None, br
             envelope(arrived.topic_partition, record, log_append=is_log_append, broker=broker)
             for record, is_log_append in zip(records, log_append, strict=True)
         )
-        lines = [json.dumps(document, ensure_ascii=False).encode() + b"\n" for document in envelopes]
+        lines = [output.json_text(document).encode() + b"\n" for document in envelopes]
     sys.stdout.buffer.write(b"".join(lines))
     sys.stdout.buffer.flush()
 
@@ -384,7 +389,7 @@ class ProduceFlags(output.TopicFlags, output.ServerFlags):
         return headers
 
     def record(self, raw: bytes, headers: Sequence[tuple[str, bytes | None]]) -> NewRecord:
-        """The record that the bytes of one input record mean."""
+        """The record that the bytes between two delimiters of the input mean."""
         key = None if self.key is None else os.fsencode(self.key)
         value: bytes | None = raw
         if self.key_delimiter is not None:
@@ -425,23 +430,23 @@ def produce(
         delimiter(flags.key_delimiter, "-K")
     delimiter(flags.delimiter, "-D")
     batches = _limited(_input_records(inputs, flags), flags.count)
-    with _producer(flags, broker, topic) as producing:
+    with _producer(flags, broker, topic) as producer:
         try:
-            for raws in batches:
-                producing.append([flags.record(raw, headers) for raw in raws])
+            for raw_records in batches:
+                producer.append([flags.record(raw, headers) for raw in raw_records])
                 if flags.tee:
-                    _tee(raws, flags)
+                    _tee(raw_records, flags)
         except KeyboardInterrupt:
-            _note_appended(producing)
+            _note_appended(producer)
             output.note("interrupted; the same command would append its input from the beginning")
             return interruption.current().status
         except BaseException:
-            _note_appended(producing)
+            _note_appended(producer)
             raise
     if json_:
-        output.write_json(_document(producing))
+        output.write_json(_document(producer))
     else:
-        _note_appended(producing)
+        _note_appended(producer)
     return 0
 
 
@@ -456,22 +461,22 @@ def _producer(flags: ProduceFlags, broker: RemoteBroker | None, topic: str) -> T
     return RemoteProducer(broker, topic, partition=flags.partition, compression=flags.codec)
 
 
-def _tee(raws: Sequence[bytes], flags: ProduceFlags) -> None:
+def _tee(raw_records: Sequence[bytes], flags: ProduceFlags) -> None:
     """Write input records to standard output, each with its delimiter."""
     sys.stdout.flush()
     end = delimiter(flags.delimiter, "-D")
-    sys.stdout.buffer.write(b"".join(raw + end for raw in raws))
+    sys.stdout.buffer.write(b"".join(raw + end for raw in raw_records))
     sys.stdout.buffer.flush()
 
 
-def _note_appended(producing: TopicProducer | RemoteProducer) -> None:
-    for _, produced in sorted(producing.produced.items()):
+def _note_appended(producer: TopicProducer | RemoteProducer) -> None:
+    for _, produced in sorted(producer.produced.items()):
         offsets = f"{produced.first_offset} to {produced.last_offset}"
         output.note(f"{produced.topic_partition}: {counted(produced.records, 'record')}, offsets {offsets}")
 
 
-def _document(producing: TopicProducer | RemoteProducer) -> dict[str, object]:
-    documents = [output.plain(produced) for _, produced in sorted(producing.produced.items())]
+def _document(producer: TopicProducer | RemoteProducer) -> dict[str, object]:
+    documents = [output.plain(produced) for _, produced in sorted(producer.produced.items())]
     partitions = [{**document.pop("topic_partition"), **document} for document in documents]
     return {"records": sum(document["records"] for document in documents), "partitions": partitions}
 
@@ -483,8 +488,14 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
         standard_input = cast(io.BufferedReader, sys.stdin.buffer)
         yield from _split(iter(lambda: standard_input.read1(_INPUT_BYTES), b""), end)
     for path in inputs:
-        content = files.read_input(path)
-        yield from _split(iter([content]), end) if flags.lines else iter([[content]])
+        if flags.lines:
+            yield from _split(files.input_parts(path, _INPUT_BYTES), end)
+            continue
+        content = files.read_input(path, _FILE_RECORD_BYTES_MAX + 1)
+        reason = f"{path}: is over {size_text(_FILE_RECORD_BYTES_MAX)}, which is too large for one record"
+        advice = "pass --lines if the file has records separated by the delimiter"
+        output.refuse_if(len(content) > _FILE_RECORD_BYTES_MAX, reason, advice)
+        yield [content]
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
@@ -507,8 +518,8 @@ def _limited(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list
     if count is None:
         yield from batches
         return
-    for raws in batches if count else ():
-        yield raws[:count]
-        count -= len(raws[:count])
+    for raw_records in batches if count else ():
+        yield raw_records[:count]
+        count -= len(raw_records[:count])
         if not count:
             return

@@ -122,7 +122,7 @@ from siltstone.spark.tasks import (
 Ranges = Sequence[Sequence[int]]
 """Neighbouring ranges for each task, by their index in ``work.ranges``."""
 Claim = Callable[[int], bool]
-"""Claims a range for this worker; False if another worker has it."""
+"""Called with the number of a range: claims it for this worker, or returns False if another one has it."""
 
 
 def dirty_task(
@@ -198,6 +198,9 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
 
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of a log for a task that extracts entries."""
+_RECORDS_PER_BYTE_MAX = 64
+"""More records than a batch can have for each of its bytes: however well they compress, each has another
+offset, which takes a bit at least."""
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
@@ -496,12 +499,12 @@ class SparkEngine(SparkJobRunner):
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean one log on all workers."""
         parallelism = self.parallelism
-        cut = with_ranges(work, [work.groups], parallelism)
-        report = self._clean_spread(cut, parallelism)
-        if self._may_be_miscut(cut, report.extracted, parallelism):
+        work_in_ranges = with_ranges(work, [work.groups], parallelism)
+        report = self._clean_on_all_workers(work_in_ranges, parallelism)
+        if self._may_be_miscut(work_in_ranges, report.extracted, parallelism):
             for group in report.groups:
                 remove_staged(group)
-            report = self._clean_spread(replace(work, may_cut_segments=False), parallelism)
+            report = self._clean_on_all_workers(replace(work, may_cut_segments=False), parallelism)
         return report
 
     def _may_be_miscut(self, work: LogWork, extracted: Extracted, parallelism: int) -> bool:
@@ -510,7 +513,7 @@ class SparkEngine(SparkJobRunner):
             return False
         return are_cut(self._splits_of_tasks(work, parallelism)) or are_cut(dirty_splits(work, parallelism))
 
-    def _clean_spread(self, work: LogWork, parallelism: int) -> LogReport:
+    def _clean_on_all_workers(self, work: LogWork, parallelism: int) -> LogReport:
         """Clean one log on all workers, by the broadcast join where that is faster and possible, else by the
         shuffle join."""
         # The broadcast join may need a SparkContext, which Spark Connect does not have.
@@ -570,9 +573,9 @@ class SparkEngine(SparkJobRunner):
         """Extract and merge the keys of one log on all workers, and write the retained offsets to a file for
         each range."""
         parallelism = self.parallelism
-        cut = with_ranges(work, waves, parallelism)
-        report = _summed_report(work, self._by_range(cut, gather_task, parallelism))
-        if self._may_be_miscut(cut, report.extracted, parallelism):
+        work_in_ranges = with_ranges(work, waves, parallelism)
+        report = _summed_report(work, self._by_range(work_in_ranges, gather_task, parallelism))
+        if self._may_be_miscut(work_in_ranges, report.extracted, parallelism):
             uncut = replace(work, may_cut_segments=False)
             report = _summed_report(work, self._by_range(uncut, gather_task, parallelism))
         return report
@@ -610,7 +613,7 @@ class SparkEngine(SparkJobRunner):
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
-        all_entries = offset_span(work) * entry_bytes(work)
+        all_entries = entry_bytes_max(work)
         buckets, tasks = merge_shape(min_buckets, parallelism, all_entries, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs, is_rewriting = self._splits_of_tasks(work, parallelism), task is not gather_task
@@ -662,6 +665,12 @@ class SharedEngines:
                 self.start_error = error if self._session is None else None
                 raise
             return SparkEngine(self._session, exchange_stage_bytes=self._exchange_stage_bytes)
+
+
+def entry_bytes_max(work: LogWork) -> int:
+    """The most bytes of key entries that a log may have: of a record for each offset, or by the bytes of the
+    log, of which there are few where batches claim offsets that they do not have."""
+    return min(offset_span(work), _RECORDS_PER_BYTE_MAX * work.size) * entry_bytes(work)
 
 
 def _rewrite_task_count(

@@ -13,7 +13,7 @@ A daemon that Java starts imports everything again, which takes longer than clea
 first job would wait for it. The process that Java starts in its place connects to the socket that
 ``VARIABLE`` names (in a folder of this user, so that no other user connects), passes its arguments,
 environment and standard files to the fork, and ends when the fork ends. Without such a socket, or if
-anything fails before the hand-over, it becomes ``spark.daemon`` itself.
+anything fails before the fork has taken over, it becomes ``spark.daemon`` itself.
 
 A fork copies locks that other threads hold, and no threads. So there must be no other thread; the one that
 waits for signals is stopped during the fork. The fork keeps no open file of the command.
@@ -38,8 +38,8 @@ VARIABLE = "SILTSTONE_DAEMON"
 """Names the socket of the fork, for the process that Java starts."""
 DAEMON = "siltstone.spark.daemon"
 WORKER = "pyspark.worker"
-"""The module of PySpark that runs tasks. For its other worker modules, which plan queries, nothing is handed
-over: ``daemon.main`` then runs PySpark's own daemon."""
+"""The module of PySpark that runs tasks. For its other worker modules, which plan queries, the fork does not
+take over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
@@ -72,7 +72,7 @@ def fork(path: str) -> None:
 
 
 def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
-    """The fork: it warms up, waits for the hand-over, and is the daemon then. Until the hand-over it ends
+    """The fork: it warms up, waits until it may take over, and is the daemon then. Until that it ends
     with the command, afterwards when Java closes its standard input."""
     status = 1
     try:
@@ -127,8 +127,8 @@ def _take_over(connection: socket.socket) -> None:
     connection.sendall(_TAKEN)
 
 
-def _hand_over(path: str) -> bool:
-    """In the process that Java started: hand over to the fork, and wait until it ends; False if it has not
+def _let_fork_take_over(path: str) -> bool:
+    """In the process that Java started: let the fork take over, and wait until it ends; False if it has not
     taken over."""
     program = {"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
     data = json.dumps(program).encode()
@@ -143,9 +143,9 @@ def _hand_over(path: str) -> bool:
 
 
 def main() -> None:
-    """Hand over to the fork, or become the daemon."""
+    """Let the fork take over, or become the daemon."""
     path = os.environ.pop(VARIABLE, None)
-    if sys.argv[1:] != [WORKER] or path is None or not _hand_over(path):
+    if sys.argv[1:] != [WORKER] or path is None or not _let_fork_take_over(path):
         importlib.import_module(DAEMON).main()
 
 

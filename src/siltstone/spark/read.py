@@ -71,14 +71,14 @@ from siltstone.tables.table import (
 )
 
 IN_PROCESS_BYTES = 256 << 20
-"""Up to so many bytes of logs, the process that plans also finds the last records of the keys: two shuffles
-of Spark take longer. The key entries of such logs take at most 64 MiB."""
+"""Of logs up to this size, the process that plans also finds the last records of the keys: two shuffles of
+Spark take longer. With records of ``_RECORD_BYTES_MIN`` the key entries of such logs take 64 MiB."""
 _EXTRACT_TASK_BYTES = 1 << 30
-"""The most bytes of logs whose key entries one task collects."""
+"""The most bytes of logs that one task reads to collect key entries."""
 _MERGE_TASK_BYTES = 512 << 20
 """About the most memory that a task takes to merge buckets."""
 _RECORD_BYTES_MIN = 64
-"""An estimate of the smallest common records: it bounds the number of key entries."""
+"""The size of a small record, in bytes: by it the number of key entries in a log is estimated."""
 
 
 def read(

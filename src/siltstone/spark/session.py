@@ -4,7 +4,7 @@
 
     the program has a session       a second session of the same application, with ``settings.REQUIRED``
     spark-submit started Java       a session with the master and the settings of spark-submit
-    otherwise                       Java and a session on the master that is named, by default ``local[*]``
+    otherwise                       Java and a session on the master of the caller, by default ``local[*]``
 
 ``settings`` has what Siltstone sets on which master. On a cluster, ``shipping`` brings this package to the
 executors. Before Java is started, its version is checked.
@@ -52,7 +52,8 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``, or on the one that the program or spark-submit has, which is not changed.
+    """A session on ``master``; on that of the program or of spark-submit, which stays as it is, if there is
+    one.
 
     ``settings``: Spark's, over those of Siltstone and of the cluster. ``java_options``: on this machine, in
     place of those that make Java use the class archive. Raises EngineError, with Spark's message if Spark
@@ -61,7 +62,7 @@ def start_session(
     refuse_required(chosen := dict(settings or {}))
     existing = internals.running_session()
     if existing is not None and is_alive(existing):
-        return _beside(existing, chosen)
+        return _second_session(existing, chosen)
     if existing is not None:
         stop_session(existing)
     start = _Start(master=master, spill_folder=spill_folder, chosen=chosen)
@@ -153,7 +154,7 @@ class _Start:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if not is_local(master):
             os.environ.setdefault("SPARK_HOME", str(class_archive.INSTALLED_SPARK))
-        for name, value in {**self._ours(master), **self.chosen}.items():
+        for name, value in {**self._local_settings(master), **self.chosen}.items():
             builder = builder.config(name, value)
         _name_python(self.chosen)
         return _with_secret(builder, master)
@@ -164,7 +165,11 @@ class _Start:
         """The builder with the user's settings, and those of Siltstone that are not ``present``."""
         assert self.master is not None
         if is_local(self.master):
-            ours = {name: value for name, value in self._ours(self.master).items() if name not in present}
+            ours = {
+                name: value
+                for name, value in self._local_settings(self.master).items()
+                if name not in present
+            }
         else:
             ours = cluster_settings(self.spill_folder, shipping.DAEMON, present)
         for name, value in {**ours, **REQUIRED, **self.chosen}.items():
@@ -172,7 +177,7 @@ class _Start:
         _name_python(present)
         return builder
 
-    def _ours(self, master: str) -> dict[str, str]:
+    def _local_settings(self, master: str) -> dict[str, str]:
         """Siltstone's settings on this machine."""
         module = forked_daemon.__name__ if is_local(master) else shipping.DAEMON
         return local_settings(master, self.spill_folder, self.java_options, module)
@@ -184,7 +189,7 @@ def _name_python(settings: Mapping[str, str]) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", settings.get(PYTHON_SETTING, sys.executable))
 
 
-def _beside(existing: SparkSession, chosen: Mapping[str, str]) -> SparkSession:
+def _second_session(existing: SparkSession, chosen: Mapping[str, str]) -> SparkSession:
     """A second session of the program's application: the program's own keeps its settings. Raises EngineError
     for a setting that an application has from its start on."""
     session = existing.newSession()
@@ -192,7 +197,8 @@ def _beside(existing: SparkSession, chosen: Mapping[str, str]) -> SparkSession:
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
         elif session.sparkContext.getConf().get(name) != value:
-            reason = f"{name}={value}: the program has a Spark session already, which was started without it"
+            # Without the value, which may be a secret: ``spark.hadoop.fs.s3a.secret.key``.
+            reason = f"{name}: the program has a Spark session already, which was started without this value"
             raise EngineError(reason, path="--spark-conf", advice="set it where the session is made")
     if not is_local(session.sparkContext.master):
         shipping.ship(session)

@@ -31,9 +31,9 @@ from pyspark.sql.types import DataType, StructType
 from siltstone.base.errors import UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports, one_line_errors
-from siltstone.tables.commit import StagedOutput, discard_staged
+from siltstone.tables.commit import StagedOutput
 from siltstone.tables.following import MicroBatchStream, offsets_from_json, offsets_to_json
-from siltstone.tables.options import ReadOptions
+from siltstone.tables.options import RECORDS_TABLE, ReadOptions
 from siltstone.tables.splits import NO_FILTERS, PushedFilters, TaskSplit
 from siltstone.tables.table import plan, read_split, schema_of
 from siltstone.tables.writing import WriteOptions, WritePlan, abort_plan, commit_plan, plan_write, stage_task
@@ -190,7 +190,7 @@ class _PushFilters:
         self._reader = reader
 
     def __call__(self, filters: Sequence[Filter]) -> Iterable[Filter]:
-        self._reader.pushed_filters = pushed_filters_of(filters)
+        self._reader.use_filters(filters)
         return filters
 
 
@@ -209,6 +209,12 @@ class BatchReader(datasource.DataSourceReader):
         self._options = options
         self.pushed_filters = NO_FILTERS
         self.pushFilters = _PushFilters(self)  # type: ignore[method-assign]
+
+    def use_filters(self, filters: Sequence[Filter]) -> None:
+        """Restrict the splits by the filters of the query. In another table than that of records the columns
+        are others: ``topic`` and ``offset`` of ``consumerOffsets`` are those of a commit."""
+        if self._options.table == RECORDS_TABLE:
+            self.pushed_filters = pushed_filters_of(filters)
 
     def partitions(self) -> list[InputPartition]:
         """The splits of the table; an empty split if there is nothing to read, since Spark needs one."""
@@ -323,7 +329,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
         commit_plan(self._plan, _staged_of(messages))
 
     def abort(self, messages: Messages) -> None:
-        """On the driver: remove all that was staged."""
+        """On the driver: remove all that was staged, but for what a commit that failed half-way needs."""
         abort_plan(self._plan)
 
 
@@ -353,4 +359,4 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
     def abort(self, messages: Messages, batchId: int) -> None:
         """On the driver: remove what the tasks of this micro-batch have staged."""
         with contextlib.suppress(OSError):
-            discard_staged(_staged_of(messages))
+            abort_plan(self._plan, _staged_of(messages))

@@ -17,14 +17,17 @@ from pyspark.sql import SparkSession
 from siltstone.base import files
 from siltstone.spark.internals import java_context, running_session
 
-_KEYS = {
+_CREDENTIAL_SETTINGS = {
     "aws_access_key_id": "fs.s3a.access.key",
     "aws_secret_access_key": "fs.s3a.secret.key",
     "aws_session_token": "fs.s3a.session.token",
 }
-_PLACES = {"aws_endpoint": "fs.s3a.endpoint", "aws_region": "fs.s3a.endpoint.region"}
-_VARIABLES = {"aws_endpoint": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "aws_region": ("AWS_REGION",)}
+_ENDPOINT_SETTINGS = {"aws_endpoint": "fs.s3a.endpoint", "aws_region": "fs.s3a.endpoint.region"}
+_ENDPOINT_VARIABLES = {"aws_endpoint": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "aws_region": ("AWS_REGION",)}
 _SSL = "fs.s3a.connection.ssl.enabled"
+_of_sessions: dict[str, str] = {}
+"""The options in use that a session had. A later value of a session replaces them: temporary credentials
+expire."""
 
 
 def use_options(session: SparkSession, options: Mapping[str, str] | None) -> None:
@@ -39,18 +42,23 @@ def use_session_options(session: SparkSession | None = None) -> None:
     if session is None:
         return
     with contextlib.suppress(Py4JError, PySparkException, AttributeError, OSError):  # Java is gone, or remote
-        files.configure(session_options(java_context(session).hadoopConfiguration().get))
+        options = session_options(java_context(session).hadoopConfiguration().get)
+        files.configure(options)
+        _of_sessions.update(options)
 
 
 def session_options(setting: Callable[[str], str | None]) -> dict[str, str]:
-    """The session's options, of ``setting(name)``, which returns a text or None."""
-    known = files.configured().values
+    """The options that a session has and nothing else says, by obstore's names. ``setting``: returns the
+    value of a setting of Hadoop, None if it is not set."""
+    in_use = files.configured().values.items()
+    known = {name for name, value in in_use if _of_sessions.get(name) != value}
     options: dict[str, str] = {}
-    keys = {name: value for name, hadoop in _KEYS.items() if (value := setting(hadoop))}
-    if "aws_access_key_id" not in known and "AWS_ACCESS_KEY_ID" not in os.environ:
-        options |= keys
-    for name, hadoop in _PLACES.items():
-        has_variable = any(variable in os.environ for variable in _VARIABLES[name])
+    credentials = {name: value for name, hadoop in _CREDENTIAL_SETTINGS.items() if (value := setting(hadoop))}
+    has_pair = {"aws_access_key_id", "aws_secret_access_key"} <= credentials.keys()
+    if has_pair and "aws_access_key_id" not in known and "AWS_ACCESS_KEY_ID" not in os.environ:
+        options |= credentials
+    for name, hadoop in _ENDPOINT_SETTINGS.items():
+        has_variable = any(variable in os.environ for variable in _ENDPOINT_VARIABLES[name])
         if name not in known and not has_variable and (value := setting(hadoop)):
             options[name] = value
     endpoint = options.get("aws_endpoint", "")

@@ -13,6 +13,7 @@ nothing of the cleaner is imported here.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,10 @@ _LARGE_LOG_BYTES = 64 << 20
 """A larger log has at least a bucket of keys for each worker."""
 _ENTRY_WORDS = 3
 """64-bit words of a key entry of ``verify.keys``."""
+_TASK_ENTRY_BYTES = 256 << 20
+"""About the most bytes of key entries for a task that checks buckets: it holds those of all its buckets."""
+_ENTRY_BYTES_PER_LOG_BYTE = 8
+"""An estimate: a small record in a compressed batch takes 3 bytes, and its key entry 24."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class SparkChecker:
             "verify",
             len(spans),
             tasks,
-            self._parallelism,
+            bucket_tasks(pairs, self._parallelism),
             read_spans,
             check_buckets,
             CheckReport,
@@ -121,6 +126,15 @@ class SparkChecker:
             if report.span is not None:
                 reports.append(report.span)
         return checked
+
+
+def bucket_tasks(pairs: Sequence[LogPair], parallelism: int) -> int:
+    """How many tasks check the buckets of the logs: ``parallelism``, or more for large logs
+    (``_TASK_ENTRY_BYTES``). The number of records is not known: it is at most the number of offsets."""
+    offsets = sum(max(pair.cleaned_end_offset - pair.before[0].base_offset, 0) for pair in pairs)
+    size = sum(segment.size for pair in pairs for segment in pair.before)
+    entry_bytes = min(8 * _ENTRY_WORDS * offsets, _ENTRY_BYTES_PER_LOG_BYTE * size)
+    return max(parallelism, math.ceil(entry_bytes / _TASK_ENTRY_BYTES))
 
 
 def _unchecked_report(error: EngineError) -> SpanReport:

@@ -576,6 +576,22 @@ def discard_staged(staged: Iterable[StagedOutput]) -> None:
         remove_staged(folder)
 
 
+def discard_aborted(root: Path, folders: Iterable[Path]) -> None:
+    """Remove the staging folders of a job that failed, except those that an entry needs: its commit failed
+    after step 4 and was not rolled back, so step 2 of the next write appends the batches.
+
+    Raises CorruptFileError if the list of writes is damaged, OSError."""
+    needed = {
+        Path(_stem_in_directory(root, file.stem)).parent
+        for write in load_writes(root)
+        if not write.is_done
+        for file in write.staged
+    }
+    for folder in folders:
+        if Path(*folder.parts[-3:]) not in needed:  # PARTITION/.siltstone-writes/WRITE
+            remove_staged(folder)
+
+
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
     """Remove staging folders that are older than ``ABANDONED_MS``: their job has ended. No entry needs them,
     since step 2 has completed all entries."""

@@ -457,20 +457,29 @@ def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: in
     """A file split in parts of at most ``offsets_max`` offsets, without parts that have no batch.
 
     Where a cut meets a damaged batch, both sides keep all bytes, since the task that reads the batch reports
-    the damage. The next cut is twice as far away: without positions a gap is not seen.
+    the damage. The next cut is twice as far away: without positions a gap is not seen. A batch has no more
+    parts than bytes, whatever its header claims (up to 2³¹ offsets): what is left of it then is one part.
     """
-    step = offsets_max
+    step, cuts_in_batch = offsets_max, 0
     while (span := file_split.end - file_split.start) > step:
         offset, size = file_split.start + step, file_split.size * step // span
         try:
             head, tail = _cut_at(segment, file_split, offset)
-            step = offsets_max
+            is_in_first_batch = head.position == tail.position < head.end_position
+            step, cuts_in_batch = offsets_max, cuts_in_batch + 1 if is_in_first_batch else 0
         except CorruptRecordError:
             head, tail = replace(file_split, end=offset), replace(file_split, start=offset)
-            step *= 2
-        if head.end_position > head.position:
+            step, cuts_in_batch = 2 * step, 0
+        head_bytes = head.end_position - head.position
+        if head_bytes:
             yield replace(head, size=size)
         file_split = replace(tail, size=file_split.size - size)
+        if cuts_in_batch >= head_bytes > 0:  # which are those of the batch
+            first = position_of_offset(
+                segment.reader, file_split.start, start=file_split.position, end=file_split.end_position
+            )
+            assert first is not None
+            step = max(step, first.last_offset + 1 - file_split.start)
     if file_split.start < file_split.end and file_split.position < file_split.end_position:
         yield file_split
 

@@ -79,10 +79,10 @@ class ReadPlan:
 def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
-    ``filters`` restrict tables of records, decoded ones too; other tables have all their rows, and so has
-    ``badBatches=quarantine``: there the caller filters the rows. For ``view=latest`` this reads the log once,
-    to find the last record of each key. Raises UsageError, OffsetOutOfRangeError, LedgerError, and
-    what opening a directory raises.
+    ``filters`` restrict the table of records, and of a decoded table the records behind it (by their own
+    topic and offset); other tables have all their rows, and so has ``badBatches=quarantine``: there the caller
+    filters the rows. For ``view=latest`` this reads the log once, to find the last record of each key. Raises
+    UsageError, OffsetOutOfRangeError, LedgerError, and what opening a directory raises.
     """
     read_plan = plan_stages(options, filters)
     if read_plan.keys is None:

@@ -503,6 +503,19 @@ def read_input(path: PathLike, limit: int = 1 << 30) -> bytes:
         return _read_up_to(file, limit)
 
 
+def input_parts(path: PathLike, part_size: int) -> Iterator[bytes]:
+    """All bytes of a file named on a command line, which may be a pipe, up to ``part_size`` at a time. Raises
+    OSError."""
+    if is_read_only(path):
+        with Reader(path) as reader:
+            for position in range(0, reader.stat.size, part_size):
+                yield reader.read(position, part_size)
+        return
+    with open(path, "rb") as file:
+        while part := file.read1(part_size):
+            yield part
+
+
 def _read_joined(joined: JoinedFile, limit: int) -> bytes:
     with Reader(joined) as reader:
         return reader.read(0, min(limit, joined.stat.size))
@@ -1197,7 +1210,24 @@ def write_zip(target: Path, contents: Mapping[str, bytes]) -> None:
             archive.writestr(name, data)
 
 
-_STANDARD_OUTPUT, _STANDARD_ERROR = 1, 2
+_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = range(3)
+
+
+def open_standard_files() -> None:
+    """Open those of standard input, output and error without which the process was started, on the null
+    device.
+
+    Otherwise the next files that are opened get their descriptors: a segment that of standard error, to which
+    libraries and Java write, or the ``.lock``, which is unlocked when standard error is redirected."""
+    for number in (_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it gets the lowest descriptor that is free: this one
+            os.set_inheritable(number, True)
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115 - open until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextlib.contextmanager
