@@ -80,9 +80,9 @@ def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[Task
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
     ``filters`` restrict the table of records, and of a decoded table the records behind it (by their own
-    topic and offset); other tables have all their rows, and so has ``badBatches=quarantine``: there the caller
-    filters the rows. For ``view=latest`` this reads the log once, to find the last record of each key. Raises
-    UsageError, OffsetOutOfRangeError, LedgerError, and what opening a directory raises.
+    topic and offset); other tables have all their rows, and so has ``badBatches=quarantine``: there the
+    caller filters the rows. For ``view=latest`` this reads the log once, to find the last record of each key.
+    Raises UsageError, OffsetOutOfRangeError, LedgerError, and what opening a directory raises.
     """
     read_plan = plan_stages(options, filters)
     if read_plan.keys is None:
