@@ -116,7 +116,7 @@ class WaitingTombstones:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequency:
-    """So many ``keys`` have from ``records_from`` to ``records_to`` records."""
+    """The number of keys (``keys``) that have from ``records_from`` to ``records_to`` records."""
 
     records_from: int
     records_to: int
@@ -172,7 +172,8 @@ class ExpiredExplained:
 class OutcomeExplained:
     """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
     of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
-    ``bytes_after``: of ``.log`` files; ``removed_bytes``: of uncompressed records. None where not known."""
+    ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed records that the
+    cleaning discards and retains. None where not known."""
 
     bytes_after: int | None = None
     records_before: int | None = None
@@ -200,7 +201,7 @@ class KeysExplained:
 
 @dataclass(slots=True, kw_only=True)
 class LogExplanation(HasTopicPartition):
-    """One log; ``bytes_before`` is of ``.log`` files.
+    """The explanation of one log. ``bytes_before``: of its ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
     ``reason``. A log that is not eligible is explained as if it were, unless retention alone changes it now.
@@ -244,7 +245,7 @@ class LogExplanation(HasTopicPartition):
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The explanations of all logs as of ``now_ms``. ``passed_over``: (path, reason) of files and folders
-    that are no logs."""
+    that are not logs. ``notes``: remarks for the user."""
 
     now_ms: int
     logs: list[LogExplanation] = field(default_factory=list)
@@ -336,8 +337,8 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
 
 
 def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
-    """Running sums at the end of each bin. What goes for a reason without a time of its own, such as a delete
-    horizon, counts in the last bin."""
+    """Running sums at the end of each bin. The last one has all bytes that a cleaning removes now, also those
+    whose reason has no bin of time, such as a passed delete horizon."""
     numbers = range(bins.bin_count)
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
@@ -449,8 +450,7 @@ def explain_logs(
     options: ExplainOptions,
     engine: Callable[[], Engine],
 ) -> list[LogExplanation]:
-    """Explain logs: an explanation for each, in order. ``engine`` is called for an engine when a log needs
-    it.
+    """The explanations of logs, in order. ``engine`` is called for an engine if a log has to be read.
 
     Raises EngineError when Spark fails. What is wrong with one log is said in its explanation.
     """
@@ -458,24 +458,25 @@ def explain_logs(
     logs = [_plan_explanation(state, options, mismatched.get(state.topic_partition)) for state in states]
     by_name = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if by_name:
-        done = _run_dry([planned.work for _, planned in by_name.values()], engine())
+        done = _dry_run([planned.work for _, planned in by_name.values()], engine())
         for name, (log, planned) in by_name.items():
             _complete_explanation(log, planned, done[name], options)
     return [log for log, _ in logs]
 
 
-def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
-    """Run the logs dry: small ones each in one task, large ones on all workers. Reports by the log's name."""
+def _dry_run(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
+    """The dry run: small logs each in one task, large ones on all workers. Reports by the log's name."""
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
     done = {log.name: log for log in engine.clean_whole(small)} if small else {}
     for work in works:
         if work.name not in done:
-            done[work.name] = _run_distributed(work, engine)
+            done[work.name] = _dry_run_distributed(work, engine)
     return done
 
 
-def _run_distributed(work: LogWork, engine: Engine) -> LogReport:
-    """Run a large log dry. A failed job is the log's failure. Raises EngineError if the engine is lost."""
+def _dry_run_distributed(work: LogWork, engine: Engine) -> LogReport:
+    """The dry run of a large log. A failed job is the log's failure. Raises an EngineError without a cause:
+    it concerns all logs, since the engine could not be started or is lost."""
     try:
         return engine.clean_distributed(work)
     except EngineError as error:
@@ -488,7 +489,7 @@ def _plan_explanation(
     state: LogState, options: ExplainOptions, mismatch: str | None
 ) -> tuple[LogExplanation, PlannedLog | None]:
     """Plan a log twice: as a cleaning now would, for its status, and as if it were eligible and could lose
-    keyless records, for the dry run. Without the second plan the log is not explained any further."""
+    keyless records, for the dry run. Returns None for the plan of a log that the dry run leaves out."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
         partition=state.topic_partition.partition,
@@ -543,7 +544,7 @@ def _expired(expiry: Expiry | None) -> ExpiredExplained:
 
 
 def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None) -> None:
-    """Copy what a cleaning and retention leave of the whole log."""
+    """Copy to the explanation what a cleaning and retention leave of the whole log."""
     log.outcome.bytes_after = result.bytes_after
     log.outcome.records_before, log.outcome.records_after = result.records_before, result.records_after
     log.outcome.expired = _expired(expiry)
@@ -625,7 +626,8 @@ def _outcome(
     for group in done.groups:
         counts.add(group.counts)
     removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
-    # Only the dry run knows which markers go, and it counts no bytes: an average marker's are taken.
+    # Only the rewrite knows which markers are discarded, and it counts no bytes: each counts as an average
+    # control record.
     marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
     removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in COUNTED_REASONS}
     removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
@@ -668,7 +670,8 @@ def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure 
 
 
 def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
-    """Kafka's offset map with these settings, and how many passes so many dirty keys take at least."""
+    """Kafka's offset map with these settings, and how many passes ``dirty_keys`` distinct keys take, at
+    least."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
     map_keys = ranges.kafka_map_keys(config)

@@ -13,7 +13,7 @@ three or four words with absolute offsets, are in merges, offset maps and the ke
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
     counted  words 0 and 1 as packed  words 2 and 3: ``compaction.statistics``
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
-             word 2: offset << 1 | 1 if the record deletes its key
+             word 2: offset << 1 | 1 if the record deletes its key (0 in an entry that was packed)
              word 3: the record's time with its sign bit inverted, where the latest time wins
 
 Of the entries of one key the one with the largest (time, offset) wins. A *shard* is one of many equal ranges
@@ -83,7 +83,7 @@ def new_hash_table(entries: int) -> Int32:
 
 @inline_kernel
 def slot_mask(entries: int) -> np.uint64:
-    """The mask that turns a hash's first word into its first slot, in the table of so many entries."""
+    """The mask that turns a hash's first word into its first slot, in the table for ``entries`` entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
@@ -148,7 +148,8 @@ def add_later_entry(earlier: Words, row: Any, later: Words, i: Any, superseded: 
 
 @kernel
 def dedupe(entries: Words, table: Int32, out: Words, superseded: Int64) -> int:
-    """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
+    """Write the winning entry of each key to ``out``, in the order of the keys' first entries; returns how
+    many keys there are.
 
     ``out`` may be ``entries``. Afterwards ``table`` has the row in ``out`` of each key, for callers that use
     ``slot_mask(len(entries))``. Counted entries, which come in log order, are added up;
@@ -198,7 +199,7 @@ class EntryBlob:
     """Entries of one bucket on their way to the task that merges it: uint64[n, 2 to 4].
 
     ``base_offset``: what the offsets of packed entries are relative to. A collector's blobs are views of its
-    memory: a blob is valid until the next one is asked for, and its ``copied()`` for as long as wanted.
+    memory, and valid only until the next blob is taken from it; ``copied()`` stays valid.
     """
 
     bucket: int
@@ -522,8 +523,9 @@ class KeyCollector:
 
     It holds up to ``capacity`` dirty and as many clean entries; fewer if fewer records are ``expected``, or
     if keys hardly repeat. A key may come in several blobs: the merge takes its last entry. Records from
-    offset ``first_dirty`` on are dirty. With ``bins`` the entries are counted ones, and ``superseded`` has
-    the bytes of superseded dirty records by so many bins of time (``add_later_entry``).
+    offset ``first_dirty`` on are dirty. If ``bins`` is not 0, the entries are counted ones, and
+    ``superseded`` has the bytes of superseded dirty records in that many bins of time (``add_later_entry``).
+    ``expected``: the most records that will come, None if not known.
     """
 
     def __init__(
