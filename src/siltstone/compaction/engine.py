@@ -317,18 +317,18 @@ class InProcessEngine:
         for work in works:
             interruption.current().check()
             with report_progress(self._progress, work.name, work.size):
-                done = clean_in_one_task(work, "0", buffers)
-            yield done
+                log_report = clean_in_one_task(work, "0", buffers)
+            yield log_report
 
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean by the steps of a distributed log: bucket by bucket, range by range."""
         buffers, work = Buffers(), with_ranges(work, [work.groups], self.parallelism)
         with report_progress(self._progress, work.name, work.size):
-            done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
-            if done is None:
-                done = self._merged(work).rewrite_ranges("0", buffers)
-            assemble_log(work, done, "0")
-        return done
+            log_report = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
+            if log_report is None:
+                log_report = self._merged(work).rewrite_ranges("0", buffers)
+            assemble_log(work, log_report, "0")
+        return log_report
 
     def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge, and write the retained offsets to files."""

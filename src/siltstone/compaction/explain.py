@@ -319,8 +319,8 @@ def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOption
     )
 
 
-def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained]:
-    """The segment groups before and after the dry run, whose reports are ``done``."""
+def groups_of(work: LogWork, reports: Sequence[GroupReport]) -> list[GroupExplained]:
+    """The segment groups before and after the dry run, by its ``reports`` on them."""
     return [
         GroupExplained(
             base_offset=work.groups[new.group_index].base_offset,
@@ -332,7 +332,7 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
             records_after=new.counts.records_retained,
             removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(done, key=attrgetter("group_index"))
+        for new in sorted(reports, key=attrgetter("group_index"))
     ]
 
 
@@ -458,20 +458,20 @@ def explain_logs(
     logs = [_plan_explanation(state, options, mismatched.get(state.topic_partition)) for state in states]
     by_name = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if by_name:
-        done = _dry_run([planned.work for _, planned in by_name.values()], engine())
+        log_reports = _dry_run([planned.work for _, planned in by_name.values()], engine())
         for name, (log, planned) in by_name.items():
-            _complete_explanation(log, planned, done[name], options)
+            _complete_explanation(log, planned, log_reports[name], options)
     return [log for log, _ in logs]
 
 
 def _dry_run(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
     """The dry run: small logs each in one task, large ones on all workers. Reports by the log's name."""
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
-    done = {log.name: log for log in engine.clean_whole(small)} if small else {}
+    log_reports = {log_report.name: log_report for log_report in engine.clean_whole(small)} if small else {}
     for work in works:
-        if work.name not in done:
-            done[work.name] = _dry_run_distributed(work, engine)
-    return done
+        if work.name not in log_reports:
+            log_reports[work.name] = _dry_run_distributed(work, engine)
+    return log_reports
 
 
 def _dry_run_distributed(work: LogWork, engine: Engine) -> LogReport:
@@ -504,29 +504,29 @@ def _plan_explanation(
             )
             return log, None
         checkpoints, plan_options = state.checkpoints(), options.plan_options
-        now = plan_log(state, checkpoints, plan_options, None)
+        plan = plan_log(state, checkpoints, plan_options, None)
         expiry = None
-        if isinstance(now, LogResult):
-            expiry = expiry_without_cleaning(state, now, plan_options)
-        _copy_plan_result(log, now)
+        if isinstance(plan, LogResult):
+            expiry = expiry_without_cleaning(state, plan, plan_options)
+        _copy_plan_result(log, plan)
         if log.status == report.SKIPPED:
             log.outcome.expired = _expired(expiry)
             return log, None
-        forced = (
-            now
-            if isinstance(now, PlannedLog)
+        forced_plan = (
+            plan
+            if isinstance(plan, PlannedLog)
             else plan_log(state, checkpoints, replace(plan_options, force=True), None)
         )
         log.range = range_of(state, checkpoints, plan_options)
-        if expiry is not None and isinstance(now, LogResult):  # only retention changes the log now
-            _copy_outcome(log, now, expiry)
+        if expiry is not None and isinstance(plan, LogResult):  # only retention changes the log now
+            _copy_outcome(log, plan, expiry)
             return log, None
-        if not isinstance(forced, PlannedLog):
+        if not isinstance(forced_plan, PlannedLog):
             return log, None
-        work = forced.work
+        work = forced_plan.work
         rules, counted = replace(work.rules, drop_keyless=True), statistics_options(work, options.top)
-        forced.work = replace(work, rules=rules, statistics=counted)
-        return log, forced
+        forced_plan.work = replace(work, rules=rules, statistics=counted)
+        return log, forced_plan
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
@@ -560,13 +560,13 @@ def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None
 
 
 def _complete_explanation(
-    log: LogExplanation, planned: PlannedLog, done: LogReport, options: ExplainOptions
+    log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: ExplainOptions
 ) -> None:
-    state, statistics = planned.state, done.extracted.statistics or LogStatistics()
+    state, statistics = planned.state, log_report.extracted.statistics or LogStatistics()
     assert state.config is not None
-    failure = done.failure
+    failure = log_report.failure
     if failure is None:
-        log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
+        log.outcome = _outcome(log.bytes_before, planned.work, log_report, statistics)
         log.keys = KeysExplained(
             distinct_keys=statistics.counts["keys"],
             distinct_dirty_keys=statistics.counts["dirty_keys"],
@@ -580,7 +580,7 @@ def _complete_explanation(
     if keyless and not (options.plan_options.drop_keyless or state.drop_keyless):
         log.status, log.reason = report.SKIPPED, HAS_KEYLESS_RECORDS.format(count=keyless)
     try:
-        _complete_with_retention(log, planned, done, options.plan_options)
+        _complete_with_retention(log, planned, log_report, options.plan_options)
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
@@ -602,14 +602,14 @@ def _complete_explanation(
 
 
 def _complete_with_retention(
-    log: LogExplanation, planned: PlannedLog, done: LogReport, options: PlanOptions
+    log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: PlanOptions
 ) -> None:
     """Count the whole log's records before and after the cleaning, and after retention where it applies.
     Raises SiltstoneError, OSError."""
     result, notes_before = planned.result, len(planned.result.notes)
-    planned.committed = sorted(done.groups, key=attrgetter("group_index"))
-    fill_records_before(planned, done)
-    fill_result(planned, done)
+    planned.committed = sorted(log_report.groups, key=attrgetter("group_index"))
+    fill_records_before(planned, log_report)
+    fill_result(planned, log_report)
     expiry = None
     if log.status == WOULD_CLEAN:
         expiry = find_expiry_or_note(planned.state, result, options, planned)
@@ -620,10 +620,10 @@ def _complete_with_retention(
 
 
 def _outcome(
-    bytes_before: int, work: LogWork, done: LogReport, statistics: LogStatistics
+    bytes_before: int, work: LogWork, log_report: LogReport, statistics: LogStatistics
 ) -> OutcomeExplained:
     counts = report.RecordCounts()
-    for group in done.groups:
+    for group in log_report.groups:
         counts.add(group.counts)
     removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
     # Only the rewrite knows which markers are discarded, and it counts no bytes: each counts as an average
@@ -638,7 +638,7 @@ def _outcome(
     }
     total = statistics.counts["records"]
     return OutcomeExplained(
-        bytes_after=bytes_before - work.size + sum(group.size for group in done.groups),
+        bytes_after=bytes_before - work.size + sum(group.size for group in log_report.groups),
         records={
             "total": total,
             "keyed": total - sum(kinds.values()),
@@ -649,7 +649,7 @@ def _outcome(
         removed=removed,
         removed_bytes=removed_bytes,
         kept_bytes=statistics.sizes["records"] - sum(removed_bytes.values()),
-        groups=groups_of(work, done.groups),
+        groups=groups_of(work, log_report.groups),
     )
 
 

@@ -232,7 +232,8 @@ def deleted_of(entries: Words) -> Flags:
 
 @kernel
 def count_by_shard(entries: Words, shards: int, first_shard: int, bounds: Int64) -> None:
-    """Add the number of entries of each shard s to ``bounds[s + 1]``; s counts from ``first_shard``."""
+    """Add the number of entries of each shard s to ``bounds[s + 1]``, where s is the shard's number less
+    ``first_shard``. (A cumulative sum makes bounds of them.)"""
     for i in range(len(entries)):
         bounds[shard_of(entries[i, 0], shards) - first_shard + 1] += 1
 
@@ -391,8 +392,8 @@ def put_into_shards(
     table: Int32,
     superseded: Int64,
 ) -> Any:
-    """Put ``new`` entries, from number ``start`` on, into their shards: each has ``shard_rows`` rows of
-    ``entries``, of which ``counts`` are used.
+    """Put ``new`` entries, from number ``start`` on, into their shards. Shard s has ``shard_rows`` rows of
+    ``entries``, of which the first ``counts[s]`` are used.
 
     With ``dedupes`` a full shard is de-duplicated (``superseded``: see ``dedupe``). Stops before the first
     entry whose shard is full, or stays crowded; returns the number of that entry, or ``len(new)``.
@@ -657,9 +658,11 @@ def _scatter_by_group(
     """Group offsets by the last base at or below them: ``out`` from ``bounds[g]`` to ``bounds[g + 1]`` has
     those of base g, less the base.
 
-    A counting sort. ``hints``: for each 2 ** ``shift`` offsets the number of the first one's base.
+    A counting sort. ``hints``: for each part of 2 ** ``shift`` offsets the number of the base of its first
+    offset (``_group_of``).
     """
-    # 1. Count the offsets of each base, 2. sum up where each begins, 3. put each offset there.
+    # Count the offsets of each base; sum the counts up to where each base's offsets begin; put each offset
+    # into the next free row of its base.
     bounds[:] = 0
     for i in range(len(offsets)):
         bounds[_group_of(offsets[i], bases, hints, shift) + 1] += 1

@@ -351,6 +351,8 @@ class OffsetFilter(RecordFilter):
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
         """
         rows = np.flatnonzero(decisions < 0)  # BY_KEY and RETAIN_ALL; no other batch has records to retain
+        # ``all_from``: a batch's records from this offset on are chosen, whether retained or not: all of a
+        # marker's batch, and those that the offset map does not cover.
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,

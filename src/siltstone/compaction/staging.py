@@ -69,8 +69,8 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 
 class BackgroundWriter(ThreadPoolExecutor):
-    """A thread for calls that write; each returns how many bytes it wrote. A call begins when the one before
-    has ended. The thread starts with the first call and ends with the ``with`` block.
+    """A thread for calls that write; each call returns how many bytes it wrote. A call begins when the call
+    before it has ended. The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:

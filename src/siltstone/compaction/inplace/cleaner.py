@@ -399,8 +399,9 @@ class Cleaner:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
-        """The largest log for one task. Larger logs are distributed one after another; if there is a larger
-        one for each worker, cleaning each in one task keeps all workers busy, too."""
+        """The largest log for one task, in bytes. Larger logs are distributed over all workers. If there is a
+        larger log for each worker, cleaning each in one task keeps all workers busy, too. With many workers
+        such a job may be long, so this also sets ``_job_bytes``, the most bytes of a job."""
         base_limit = self._limits.whole_log_bytes
         raised_limit = _MANY_LARGE_LOGS_FACTOR * base_limit
         many_workers_limit = _MANY_WORKERS_FACTOR * base_limit

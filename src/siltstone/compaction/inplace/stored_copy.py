@@ -65,8 +65,8 @@ class FileToPut:
 
 @runtime_checkable
 class FilePutter(Protocol):
-    """An engine whose workers put files of a store. ``has_executors``: its workers may be other machines,
-    which share no folder with this one."""
+    """An engine whose workers can put files of the source that are in a store. ``has_executors``: its workers
+    may be other machines, which share no folder with this one."""
 
     @property
     def has_executors(self) -> bool:

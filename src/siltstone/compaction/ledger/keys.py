@@ -155,7 +155,8 @@ class EntryCollector:
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
-        # Shards differ in size, since hashes are random: 8 standard deviations above the mean are enough.
+        # Shards differ in size, since hashes are random. The entries of a shard have about the Poisson
+        # distribution: 8 standard deviations (the root of the mean each) above the mean are enough.
         mean = capacity // KEY_INDEX_PARTITIONS
         rows_per_shard = mean + 8 * math.isqrt(mean) + _MIN_SHARD_ROWS
         # ``capacity=0``: no shard is made larger; when one is full, the entries are taken out.
