@@ -10,7 +10,7 @@
 Kafka's cleaner works this way, with its ``SkimpyOffsetMap``: a clean record is retained unless its key is in
 the map, a dirty record only if the map has its offset. The keys of the clean section need not be exchanged; a
 shuffle join sends an entry for each of them. Logs with transactions need a shuffle join, since their groups
-depend on each other, and so do message sets.
+depend on each other. So do logs with message sets (v0, v1).
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _MAP_BYTES_PER_ENTRY <= work.limits.memory_bytes
     is_applicable = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
-    is_applicable = is_applicable and work.statistics is None  # all keys are counted
+    is_applicable = is_applicable and work.statistics is None  # statistics need the clean keys, too
     return fits and is_applicable and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 

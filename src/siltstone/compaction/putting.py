@@ -56,7 +56,7 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
         name=name,
         size=status.size,
         modified_ns=status.modified_ns,
-        inode=0,  # the copy is not of a directory here: a later backup must not take a file for unchanged
+        inode=0,  # no file's inode, so that a later backup never takes its file for this one, unchanged
         mode=_READABLE if files.is_object(source) else status.mode,
         chunks=chunks,
     )

@@ -9,7 +9,8 @@ It answers to Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each
     emptied    all records are discarded, but the header stays, since the batch has the last sequence of an
                active producer or the last offset of the cleaned range: 61 bytes, no codec, base timestamp -1
     dropped    all records are discarded, and the batch with them
-    converted  the retained records of a message set's entry (v0, v1) become one v2 batch
+    converted  the retained records of a message set's entry (v0, v1: a message, or a wrapper of compressed
+               messages) become one v2 batch
 
 Records of aborted transactions are discarded whatever their key. A marker gets a delete horizon when a
 cleaning finds no record of its transaction; a cleaning after that time discards the marker.

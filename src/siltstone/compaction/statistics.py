@@ -413,7 +413,8 @@ def _merge_rows(
 
 
 def _first_offset(blob: EntryBlob) -> int:
-    """The offset of a blob's first entry. Sorted by it, blobs of one key are in log order."""
+    """The offset of a blob's first entry. Sorted by it, the blobs with entries of one key are in log order:
+    they are of different input splits, or one collector has yielded them one after another."""
     return blob.base_offset + int(blob.entries[0, 1] & _LOW_HALF_MASK)
 
 

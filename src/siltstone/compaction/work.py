@@ -217,8 +217,8 @@ def check_ascending(path: str, window: Window, next_offset: int, end: int) -> in
 def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a
-    message set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
+    """Check that the offsets of all messages inside wrappers (v0, v1) ascend, too: a wrapper's header has
+    only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
         previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
         bad = np.flatnonzero(columns.offset <= previous)
@@ -283,7 +283,7 @@ def splits_by_task(
     """Divide a log: a list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
-    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a message set lacks
+    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a wrapper lacks
     its first offset, and a split has to say its own.)
     """
     total = sum(segment.size for segment in segments)

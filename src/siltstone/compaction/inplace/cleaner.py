@@ -184,8 +184,8 @@ def fill_result(planned: PlannedLog, log_report: LogReport) -> None:
 
 @contextlib.contextmanager
 def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
-    block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
+    """Yields a function that calls its argument in one of ``threads`` threads, or in this one if ``threads``
+    is 1. The end of the block waits for all calls; ``critical`` defers an interrupt meanwhile.
 
     After an interrupt, calls that have not begun are cancelled. Raises what a call raised.
     """
@@ -197,7 +197,7 @@ def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Cal
     try:
         yield lambda call: calls.append(pool.submit(call))
         is_interrupted = False
-    except Exception:
+    except Exception:  # not KeyboardInterrupt, after which ``is_interrupted`` stays True
         is_interrupted = False
         raise
     finally:

@@ -298,7 +298,7 @@ class Coalescer:
             return batches
         low = np.searchsorted(self._listed, batches["base_offset"])
         high = np.searchsorted(self._listed, batches["last_offset"], side="right")
-        # The headers of compressed message sets do not tell their first offsets.
+        # The header of a wrapper (v0, v1) has only its last offset.
         return batches[(high > low) | (batches["magic"] < 2)]
 
     def coalesce(

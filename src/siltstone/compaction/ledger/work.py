@@ -262,7 +262,7 @@ def _select_records(
     inside = None  # which records are within the work's offsets; None: all
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
-        # The header of a compressed message set has its last offset only.
+        # The header of a wrapper (v0, v1) has only its last offset.
         low = min(low, int(columns.offset[0]))
     if low < work.first_offset or high >= work.end_offset:
         inside = (columns.offset >= work.first_offset) & (columns.offset < work.end_offset)
