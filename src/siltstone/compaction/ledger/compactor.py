@@ -444,9 +444,8 @@ class TwoPhaseCompactor:
         These end at the high watermark or the last stable offset, as it is when the compaction begins. The
         caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the
         last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain
-        records without a key. ``commit_guard``: returns a context manager around each change of the ledger
-        (``LedgerStore.commit``, ``delete_unused``). It raises if the log was truncated or deleted meanwhile,
-        and prevents both until it is left.
+        records without a key. ``commit_guard``: the context of each change of the ledger; it raises if the
+        log was truncated or deleted meanwhile, and prevents both until it is left.
 
         Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
         for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;
