@@ -1,3 +1,4 @@
 """Compaction of logs: ``inplace`` is Kafka's log cleaner, ``ledger`` is Pulsar's compaction beside the log.
-The modules here are shared: what a task gets and how it reads a log (``work``), keys, the rewrite of segments
-and its staged files, engines, reports; ``explain`` and ``latest`` only read."""
+Both use ``work`` (what a task gets, and how it reads a log), ``keys`` and ``report``. Most other modules
+carry out the tasks of compaction in place: ``engine``, ``broadcast``, ``rewrite``, ``staging``,
+``assembling``, ``putting``. ``explain`` (with ``statistics``) and ``latest`` only read."""

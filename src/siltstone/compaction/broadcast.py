@@ -4,13 +4,13 @@
 
     1. extract    dirty segments ─► key entries of dirty records
     2. merge      all entries    ─► OffsetMap, the last offset of each dirty key; every task gets it
-    3. rewrite    each group     ─► staged segment: each record's key is looked up in the map
+    3. rewrite    each range     ─► staged segment or piece: each record's key is looked up in the map
     4. check      all reports    ─► the last record of every key in the map was read once
 
 Kafka's cleaner works this way, with its ``SkimpyOffsetMap``: a clean record is retained unless its key is in
 the map, a dirty record only if the map has its offset. The keys of the clean section need not be exchanged; a
 shuffle join sends an entry for each of them. Logs with transactions need a shuffle join, since their groups
-depend on each other, and so do message sets.
+depend on each other. So do logs with message sets (v0, v1).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from siltstone.compaction.work import (
 MIN_CLEAN_TO_DIRTY_RATIO = 4
 """The least ratio of a log's clean bytes to its dirty bytes for which it takes the broadcast join."""
 _MAP_BYTES_PER_ENTRY = 48
-"""Memory for an entry of the map, with its part of the hash table and the bit table."""
+"""Memory for an entry of the map, with its share of the hash table and the bit table, at most."""
 _BITS_PER_KEY = 16
 """The least bits of the bit table for each key."""
 _CACHE_LINE_WORDS = 8
@@ -196,9 +196,9 @@ class OffsetMap:
 
 
 class OffsetMapFilter(RecordFilter):
-    """Looks up the keys of one group in the offset map while the group is rewritten.
+    """Looks up the keys of one range in the offset map while the range is rewritten.
 
-    ``retained``: the offsets retained so far, less the group's base (uint32). ``has_transactions``: the
+    ``retained``: the offsets retained so far, less the range's base (uint32). ``has_transactions``: the
     filter raised an error at a batch of a transaction, or at a marker. ``matched``: how many records have the
     map's offset.
     """
@@ -246,7 +246,7 @@ class OffsetMapFilter(RecordFilter):
         )
 
     def _add_retained(self, retained: Int64) -> None:
-        """Append retained offsets, less the group's base; the array grows to twice its size when it is
+        """Append retained offsets, less the range's base; the array grows to twice its size when it is
         full."""
         start, end = len(self.retained), len(self.retained) + len(retained)
         if end > len(self._reserved):
@@ -269,7 +269,7 @@ def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_
     clean, dirty = sum(sizes[:first]), sum(sizes[first:])
     fits = (work.end - work.first_dirty) * _MAP_BYTES_PER_ENTRY <= work.limits.memory_bytes
     is_applicable = not work.has_message_sets and not work.txnindex_entries and work.rules.map_end == LONG_MAX
-    is_applicable = is_applicable and work.statistics is None  # all keys are counted
+    is_applicable = is_applicable and work.statistics is None  # statistics need the clean keys, too
     return fits and is_applicable and clean > 0 and clean >= min_clean_to_dirty_ratio * dirty
 
 
@@ -289,7 +289,7 @@ def dirty_splits(work: LogWork, tasks: int) -> list[list[InputSplit]]:
 
 def dirty_entries(work: LogWork, splits: Sequence[InputSplit], extracted: Extracted) -> list[EntryBlob]:
     """The dirty entries of some splits; the caller must not use them when ``extracted`` has a failure."""
-    # Enough for all dirty records, so that entries are sent once.
+    # Room for all dirty records, so that each key is de-duplicated over all splits and sent once.
     capacity = max(1024, work.end - work.first_dirty)
     return [blob.copied() for blob in extract(work, splits, 1, capacity, extracted) if blob.is_dirty]
 

@@ -59,8 +59,8 @@ _PROGRESS_SECONDS = 0.2
 
 @contextlib.contextmanager
 def run_beside(function: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Run ``function`` in a thread of its own beside the block, whose end sets the event that it gets, and
-    waits for it."""
+    """Run ``function`` in a thread while the block runs. At the end of the block its argument, an event, is
+    set, and the thread is waited for."""
     is_over = threading.Event()
     thread = threading.Thread(target=function, args=(is_over,), daemon=True)
     thread.start()
@@ -83,18 +83,18 @@ def report_progress(
     """Report the progress of a cleaning while the block runs.
 
     A cleaning reads a log twice, to extract its keys and to rewrite it: the block reads up to twice ``size``
-    bytes. With ``only_rewrites`` it only rewrites. ``bytes_read``: a count of bytes, which need not begin
-    at 0.
+    bytes. With ``only_rewrites`` it only rewrites. ``bytes_read``: a running count of bytes, which need not
+    begin at 0.
     """
     if progress is None or not size:
         yield
         return
-    # A block that only rewrites begins where the first reading is done.
-    first = bytes_read() - (size if only_rewrites else 0)
+    # The count at which the first reading began; for a block that only rewrites, as if it had come before.
+    start = bytes_read() - (size if only_rewrites else 0)
 
     def report(is_over: threading.Event) -> None:
         while not is_over.wait(_PROGRESS_SECONDS):
-            done = bytes_read() - first
+            done = bytes_read() - start
             stage = "reading" if done < size else "rewriting"
             progress(name, stage, done if done < size else min(done - size, size), size)
 
@@ -138,8 +138,8 @@ def offset_span(work: LogWork) -> int:
 
 def entry_capacity(work: LogWork) -> int:
     """How many dirty entries, and how many clean ones, a task may hold while it extracts: a third of its
-    memory each. While the shards of one kind are doubled, the old ones are there too: a sixth. The last sixth
-    is for blobs that are sent."""
+    memory for each kind. While the shards of one kind are doubled, the old ones are there too: another sixth.
+    The last sixth is for blobs that are sent."""
     return max(1024, work.limits.memory_bytes // (3 * entry_bytes(work)))
 
 
@@ -225,7 +225,7 @@ class MergedLog:
                 self._merge(blobs.pop(bucket), bucket, buckets, parts)
             if held.stop == buckets:
                 break
-            again = Extracted()  # it counts the same records
+            again = Extracted()  # only its failure counts: the first reading has counted all records
             blobs, held = _extract_buckets(work, range(held.stop, buckets), buckets, again)
             extracted.failure = again.failure
         self.retained = {base: np.concatenate(offsets) for base, offsets in parts.items()}
@@ -292,9 +292,9 @@ def broadcast_join(
 class InProcessEngine:
     """Runs all steps in this process, one after another.
 
-    ``buckets``: a merge has at least so many. ``min_clean_to_dirty_ratio``: see
-    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``parallelism``: large groups are cut as if so many tasks ran at
-    the same time, which only tests need.
+    ``buckets``: the least number of buckets of a merge. ``min_clean_to_dirty_ratio``: see
+    ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``parallelism``: large groups are cut as if this many tasks ran
+    at the same time; only tests set it.
     """
 
     def __init__(
@@ -311,24 +311,24 @@ class InProcessEngine:
         self.parallelism = parallelism
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        """Clean one log after another. Also in another thread than the main one, no log begins after an
-        interrupt."""
+        """Clean one log after another. No log begins after an interrupt, also in a thread other than the main
+        one, which gets no KeyboardInterrupt."""
         buffers = Buffers()
         for work in works:
             interruption.current().check()
             with report_progress(self._progress, work.name, work.size):
-                done = clean_in_one_task(work, "0", buffers)
-            yield done
+                log_report = clean_in_one_task(work, "0", buffers)
+            yield log_report
 
     def clean_distributed(self, work: LogWork) -> LogReport:
         """Clean by the steps of a distributed log: bucket by bucket, range by range."""
         buffers, work = Buffers(), with_ranges(work, [work.groups], self.parallelism)
         with report_progress(self._progress, work.name, work.size):
-            done = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
-            if done is None:
-                done = self._merged(work).rewrite_ranges("0", buffers)
-            assemble_log(work, done, "0")
-        return done
+            log_report = broadcast_join(work, "0", buffers, self._min_clean_to_dirty_ratio)
+            if log_report is None:
+                log_report = self._merged(work).rewrite_ranges("0", buffers)
+            assemble_log(work, log_report, "0")
+        return log_report
 
     def write_retained_offsets(self, work: LogWork, waves: Sequence[Sequence[Group]]) -> LogReport:
         """Extract and merge, and write the retained offsets to files."""

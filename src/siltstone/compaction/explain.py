@@ -116,7 +116,7 @@ class WaitingTombstones:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequency:
-    """So many ``keys`` have from ``records_from`` to ``records_to`` records."""
+    """The number of keys (``keys``) that have from ``records_from`` to ``records_to`` records."""
 
     records_from: int
     records_to: int
@@ -172,7 +172,8 @@ class ExpiredExplained:
 class OutcomeExplained:
     """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
     of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
-    ``bytes_after``: of ``.log`` files; ``removed_bytes``: of uncompressed records. None where not known."""
+    ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed records that the
+    cleaning discards and retains. None where not known."""
 
     bytes_after: int | None = None
     records_before: int | None = None
@@ -200,7 +201,7 @@ class KeysExplained:
 
 @dataclass(slots=True, kw_only=True)
 class LogExplanation(HasTopicPartition):
-    """One log; ``bytes_before`` is of ``.log`` files.
+    """The explanation of one log. ``bytes_before``: of its ``.log`` files.
 
     ``status``: would_clean, or why not (nothing_to_do, not_eligible, skipped, uncleanable, failed), with the
     ``reason``. A log that is not eligible is explained as if it were, unless retention alone changes it now.
@@ -244,7 +245,7 @@ class LogExplanation(HasTopicPartition):
 @dataclass(slots=True, kw_only=True)
 class Explanation:
     """The explanations of all logs as of ``now_ms``. ``passed_over``: (path, reason) of files and folders
-    that are no logs."""
+    that are not logs. ``notes``: remarks for the user."""
 
     now_ms: int
     logs: list[LogExplanation] = field(default_factory=list)
@@ -318,8 +319,8 @@ def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOption
     )
 
 
-def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained]:
-    """The segment groups before and after the dry run, whose reports are ``done``."""
+def groups_of(work: LogWork, reports: Sequence[GroupReport]) -> list[GroupExplained]:
+    """The segment groups before and after the dry run, by its ``reports`` on them."""
     return [
         GroupExplained(
             base_offset=work.groups[new.group_index].base_offset,
@@ -331,13 +332,13 @@ def groups_of(work: LogWork, done: Sequence[GroupReport]) -> list[GroupExplained
             records_after=new.counts.records_retained,
             removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(done, key=attrgetter("group_index"))
+        for new in sorted(reports, key=attrgetter("group_index"))
     ]
 
 
 def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
-    """Running sums at the end of each bin. What goes for a reason without a time of its own, such as a delete
-    horizon, counts in the last bin."""
+    """Running sums at the end of each bin. The last one has all bytes that a cleaning removes now, also those
+    whose reason has no bin of time, such as a passed delete horizon."""
     numbers = range(bins.bin_count)
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
@@ -449,8 +450,7 @@ def explain_logs(
     options: ExplainOptions,
     engine: Callable[[], Engine],
 ) -> list[LogExplanation]:
-    """Explain logs: an explanation for each, in order. ``engine`` is called for an engine when a log needs
-    it.
+    """The explanations of logs, in order. ``engine`` is called for an engine if a log has to be read.
 
     Raises EngineError when Spark fails. What is wrong with one log is said in its explanation.
     """
@@ -458,24 +458,25 @@ def explain_logs(
     logs = [_plan_explanation(state, options, mismatched.get(state.topic_partition)) for state in states]
     by_name = {planned.work.name: (log, planned) for log, planned in logs if planned is not None}
     if by_name:
-        done = _run_dry([planned.work for _, planned in by_name.values()], engine())
+        log_reports = _dry_run([planned.work for _, planned in by_name.values()], engine())
         for name, (log, planned) in by_name.items():
-            _complete_explanation(log, planned, done[name], options)
+            _complete_explanation(log, planned, log_reports[name], options)
     return [log for log, _ in logs]
 
 
-def _run_dry(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
-    """Run the logs dry: small ones each in one task, large ones on all workers. Reports by the log's name."""
+def _dry_run(works: Sequence[LogWork], engine: Engine) -> dict[str, LogReport]:
+    """The dry run: small logs each in one task, large ones on all workers. Reports by the log's name."""
     small = [work for work in works if fits_one_task(work, WHOLE_LOG_BYTES)]
-    done = {log.name: log for log in engine.clean_whole(small)} if small else {}
+    log_reports = {log_report.name: log_report for log_report in engine.clean_whole(small)} if small else {}
     for work in works:
-        if work.name not in done:
-            done[work.name] = _run_distributed(work, engine)
-    return done
+        if work.name not in log_reports:
+            log_reports[work.name] = _dry_run_distributed(work, engine)
+    return log_reports
 
 
-def _run_distributed(work: LogWork, engine: Engine) -> LogReport:
-    """Run a large log dry. A failed job is the log's failure. Raises EngineError if the engine is lost."""
+def _dry_run_distributed(work: LogWork, engine: Engine) -> LogReport:
+    """The dry run of a large log. A failed job is the log's failure. Raises an EngineError without a cause:
+    it concerns all logs, since the engine could not be started or is lost."""
     try:
         return engine.clean_distributed(work)
     except EngineError as error:
@@ -488,7 +489,7 @@ def _plan_explanation(
     state: LogState, options: ExplainOptions, mismatch: str | None
 ) -> tuple[LogExplanation, PlannedLog | None]:
     """Plan a log twice: as a cleaning now would, for its status, and as if it were eligible and could lose
-    keyless records, for the dry run. Without the second plan the log is not explained any further."""
+    keyless records, for the dry run. Returns None for the plan of a log that the dry run leaves out."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
         partition=state.topic_partition.partition,
@@ -503,29 +504,29 @@ def _plan_explanation(
             )
             return log, None
         checkpoints, plan_options = state.checkpoints(), options.plan_options
-        now = plan_log(state, checkpoints, plan_options, None)
+        plan = plan_log(state, checkpoints, plan_options, None)
         expiry = None
-        if isinstance(now, LogResult):
-            expiry = expiry_without_cleaning(state, now, plan_options)
-        _copy_plan_result(log, now)
+        if isinstance(plan, LogResult):
+            expiry = expiry_without_cleaning(state, plan, plan_options)
+        _copy_plan_result(log, plan)
         if log.status == report.SKIPPED:
             log.outcome.expired = _expired(expiry)
             return log, None
-        forced = (
-            now
-            if isinstance(now, PlannedLog)
+        forced_plan = (
+            plan
+            if isinstance(plan, PlannedLog)
             else plan_log(state, checkpoints, replace(plan_options, force=True), None)
         )
         log.range = range_of(state, checkpoints, plan_options)
-        if expiry is not None and isinstance(now, LogResult):  # only retention changes the log now
-            _copy_outcome(log, now, expiry)
+        if expiry is not None and isinstance(plan, LogResult):  # only retention changes the log now
+            _copy_outcome(log, plan, expiry)
             return log, None
-        if not isinstance(forced, PlannedLog):
+        if not isinstance(forced_plan, PlannedLog):
             return log, None
-        work = forced.work
+        work = forced_plan.work
         rules, counted = replace(work.rules, drop_keyless=True), statistics_options(work, options.top)
-        forced.work = replace(work, rules=rules, statistics=counted)
-        return log, forced
+        forced_plan.work = replace(work, rules=rules, statistics=counted)
+        return log, forced_plan
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
@@ -543,7 +544,7 @@ def _expired(expiry: Expiry | None) -> ExpiredExplained:
 
 
 def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None) -> None:
-    """Copy what a cleaning and retention leave of the whole log."""
+    """Copy to the explanation what a cleaning and retention leave of the whole log."""
     log.outcome.bytes_after = result.bytes_after
     log.outcome.records_before, log.outcome.records_after = result.records_before, result.records_after
     log.outcome.expired = _expired(expiry)
@@ -559,13 +560,13 @@ def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None
 
 
 def _complete_explanation(
-    log: LogExplanation, planned: PlannedLog, done: LogReport, options: ExplainOptions
+    log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: ExplainOptions
 ) -> None:
-    state, statistics = planned.state, done.extracted.statistics or LogStatistics()
+    state, statistics = planned.state, log_report.extracted.statistics or LogStatistics()
     assert state.config is not None
-    failure = done.failure
+    failure = log_report.failure
     if failure is None:
-        log.outcome = _outcome(log.bytes_before, planned.work, done, statistics)
+        log.outcome = _outcome(log.bytes_before, planned.work, log_report, statistics)
         log.keys = KeysExplained(
             distinct_keys=statistics.counts["keys"],
             distinct_dirty_keys=statistics.counts["dirty_keys"],
@@ -579,7 +580,7 @@ def _complete_explanation(
     if keyless and not (options.plan_options.drop_keyless or state.drop_keyless):
         log.status, log.reason = report.SKIPPED, HAS_KEYLESS_RECORDS.format(count=keyless)
     try:
-        _complete_with_retention(log, planned, done, options.plan_options)
+        _complete_with_retention(log, planned, log_report, options.plan_options)
     except (SiltstoneError, OSError) as error:
         failure = failure_of(error)
         log.status, log.reason = failure.status, failure.reason
@@ -601,14 +602,14 @@ def _complete_explanation(
 
 
 def _complete_with_retention(
-    log: LogExplanation, planned: PlannedLog, done: LogReport, options: PlanOptions
+    log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: PlanOptions
 ) -> None:
     """Count the whole log's records before and after the cleaning, and after retention where it applies.
     Raises SiltstoneError, OSError."""
     result, notes_before = planned.result, len(planned.result.notes)
-    planned.committed = sorted(done.groups, key=attrgetter("group_index"))
-    fill_records_before(planned, done)
-    fill_result(planned, done)
+    planned.committed = sorted(log_report.groups, key=attrgetter("group_index"))
+    fill_records_before(planned, log_report)
+    fill_result(planned, log_report)
     expiry = None
     if log.status == WOULD_CLEAN:
         expiry = find_expiry_or_note(planned.state, result, options, planned)
@@ -619,13 +620,14 @@ def _complete_with_retention(
 
 
 def _outcome(
-    bytes_before: int, work: LogWork, done: LogReport, statistics: LogStatistics
+    bytes_before: int, work: LogWork, log_report: LogReport, statistics: LogStatistics
 ) -> OutcomeExplained:
     counts = report.RecordCounts()
-    for group in done.groups:
+    for group in log_report.groups:
         counts.add(group.counts)
     removed = {reason: counts.discarded.counts[reason] for reason in CLEANING_REASONS}
-    # Only the dry run knows which markers go, and it counts no bytes: an average marker's are taken.
+    # Only the rewrite knows which markers are discarded, and it counts no bytes: each counts as an average
+    # control record.
     marker_bytes = statistics.sizes["control"] // max(statistics.counts["control"], 1)
     removed_bytes = {reason: statistics.discarded_sizes[reason] for reason in COUNTED_REASONS}
     removed_bytes[REASONS[report.MARKERS]] = removed[REASONS[report.MARKERS]] * marker_bytes
@@ -636,7 +638,7 @@ def _outcome(
     }
     total = statistics.counts["records"]
     return OutcomeExplained(
-        bytes_after=bytes_before - work.size + sum(group.size for group in done.groups),
+        bytes_after=bytes_before - work.size + sum(group.size for group in log_report.groups),
         records={
             "total": total,
             "keyed": total - sum(kinds.values()),
@@ -647,7 +649,7 @@ def _outcome(
         removed=removed,
         removed_bytes=removed_bytes,
         kept_bytes=statistics.sizes["records"] - sum(removed_bytes.values()),
-        groups=groups_of(work, done.groups),
+        groups=groups_of(work, log_report.groups),
     )
 
 
@@ -668,7 +670,8 @@ def _disagreement(log: LogExplanation, statistics: LogStatistics) -> LogFailure 
 
 
 def kafka_needs(config: Config, dirty_keys: int) -> KafkaExplained:
-    """Kafka's offset map with these settings, and how many passes so many dirty keys take at least."""
+    """Kafka's offset map with these settings, and how many passes ``dirty_keys`` distinct keys take, at
+    least."""
     buffer = config.integer("log.cleaner.dedupe.buffer.size")
     load = config.number("log.cleaner.io.buffer.load.factor")
     map_keys = ranges.kafka_map_keys(config)

@@ -17,8 +17,8 @@ _logger = logging.getLogger("siltstone.cleaner")
 class History:
     """Writes cleanings to the history and the savings of their log directories. Thread-safe.
 
-    A result other than cleaned is written only if its reason is another one than that of the log's last
-    result: else an engine that does not start would fill the file.
+    A result with another status than cleaned is written only if its reason is not that of the log's last
+    result: else an engine that cannot start would add a line for every log in every round.
     """
 
     def __init__(self) -> None:

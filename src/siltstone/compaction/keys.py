@@ -13,7 +13,7 @@ three or four words with absolute offsets, are in merges, offset maps and the ke
     packed   word 0: hash bits 0–63   word 1: hash bits 64–95 (high half) | offset - base, uint32 (low half)
     counted  words 0 and 1 as packed  words 2 and 3: ``compaction.statistics``
     plain    word 0: hash bits 0–63   word 1: hash bits 64–127, or 64–95 of an entry that was packed
-             word 2: offset << 1 | 1 if the record deletes its key
+             word 2: offset << 1 | 1 if the record deletes its key (0 in an entry that was packed)
              word 3: the record's time with its sign bit inverted, where the latest time wins
 
 Of the entries of one key the one with the largest (time, offset) wins. A *shard* is one of many equal ranges
@@ -83,7 +83,7 @@ def new_hash_table(entries: int) -> Int32:
 
 @inline_kernel
 def slot_mask(entries: int) -> np.uint64:
-    """The mask that turns a hash's first word into its first slot, in the table of so many entries."""
+    """The mask that turns a hash's first word into its first slot, in the table for ``entries`` entries."""
     size = 8
     while size < 2 * entries:
         size *= 2
@@ -148,7 +148,8 @@ def add_later_entry(earlier: Words, row: Any, later: Words, i: Any, superseded: 
 
 @kernel
 def dedupe(entries: Words, table: Int32, out: Words, superseded: Int64) -> int:
-    """Write the winning entry of each key to ``out``, in the order in which keys come; returns how many.
+    """Write the winning entry of each key to ``out``, in the order of the keys' first entries; returns how
+    many keys there are.
 
     ``out`` may be ``entries``. Afterwards ``table`` has the row in ``out`` of each key, for callers that use
     ``slot_mask(len(entries))``. Counted entries, which come in log order, are added up;
@@ -198,7 +199,7 @@ class EntryBlob:
     """Entries of one bucket on their way to the task that merges it: uint64[n, 2 to 4].
 
     ``base_offset``: what the offsets of packed entries are relative to. A collector's blobs are views of its
-    memory: a blob is valid until the next one is asked for, and its ``copied()`` for as long as wanted.
+    memory, and valid only until the next blob is taken from it; ``copied()`` stays valid.
     """
 
     bucket: int
@@ -231,7 +232,8 @@ def deleted_of(entries: Words) -> Flags:
 
 @kernel
 def count_by_shard(entries: Words, shards: int, first_shard: int, bounds: Int64) -> None:
-    """Add the number of entries of each shard s to ``bounds[s + 1]``; s counts from ``first_shard``."""
+    """Add the number of entries of each shard s to ``bounds[s + 1]``, where s is the shard's number less
+    ``first_shard``. (A cumulative sum makes bounds of them.)"""
     for i in range(len(entries)):
         bounds[shard_of(entries[i, 0], shards) - first_shard + 1] += 1
 
@@ -390,8 +392,8 @@ def put_into_shards(
     table: Int32,
     superseded: Int64,
 ) -> Any:
-    """Put ``new`` entries, from number ``start`` on, into their shards: each has ``shard_rows`` rows of
-    ``entries``, of which ``counts`` are used.
+    """Put ``new`` entries, from number ``start`` on, into their shards. Shard s has ``shard_rows`` rows of
+    ``entries``, of which the first ``counts[s]`` are used.
 
     With ``dedupes`` a full shard is de-duplicated (``superseded``: see ``dedupe``). Stops before the first
     entry whose shard is full, or stays crowded; returns the number of that entry, or ``len(new)``.
@@ -522,8 +524,9 @@ class KeyCollector:
 
     It holds up to ``capacity`` dirty and as many clean entries; fewer if fewer records are ``expected``, or
     if keys hardly repeat. A key may come in several blobs: the merge takes its last entry. Records from
-    offset ``first_dirty`` on are dirty. With ``bins`` the entries are counted ones, and ``superseded`` has
-    the bytes of superseded dirty records by so many bins of time (``add_later_entry``).
+    offset ``first_dirty`` on are dirty. If ``bins`` is not 0, the entries are counted ones, and
+    ``superseded`` has the bytes of superseded dirty records in that many bins of time (``add_later_entry``).
+    ``expected``: the most records that will come, None if not known.
     """
 
     def __init__(
@@ -655,9 +658,11 @@ def _scatter_by_group(
     """Group offsets by the last base at or below them: ``out`` from ``bounds[g]`` to ``bounds[g + 1]`` has
     those of base g, less the base.
 
-    A counting sort. ``hints``: for each 2 ** ``shift`` offsets the number of the first one's base.
+    A counting sort. ``hints``: for each part of 2 ** ``shift`` offsets the number of the base of its first
+    offset (``_group_of``).
     """
-    # 1. Count the offsets of each base, 2. sum up where each begins, 3. put each offset there.
+    # Count the offsets of each base; sum the counts up to where each base's offsets begin; put each offset
+    # into the next free row of its base.
     bounds[:] = 0
     for i in range(len(offsets)):
         bounds[_group_of(offsets[i], bases, hints, shift) + 1] += 1

@@ -2,7 +2,8 @@
 
 Keys are compared as in the cleaner, by 96 bits of a keyed hash. The log is read twice: for the last offset
 of each key, then for the records at these offsets. A key entry takes 16 bytes, and 56 bytes in the merge.
-Entries are de-duplicated whenever they fill ``COLLECTED_BYTES``, so keys that repeat often take less memory.
+Entries are de-duplicated while they are collected, within ``COLLECTED_BYTES``, so a key that repeats often
+takes less memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merg
 from siltstone.log.reading import PolledRecords
 
 COLLECTED_BYTES = 256 << 20
-"""Bytes of key entries that are collected before they are de-duplicated."""
+"""The most memory of the collector, in which entries are de-duplicated; full, it passes them to the merge."""
 
 
 def last_offsets_of_keys(reader: Iterable[PolledRecords], collected_bytes: int = COLLECTED_BYTES) -> Int64:
@@ -38,12 +39,15 @@ def last_offsets_of_keys(reader: Iterable[PolledRecords], collected_bytes: int =
 
 
 def latest_records(
-    first: Iterable[PolledRecords], second: Iterable[PolledRecords], *, keep_tombstones: bool
+    first_reading: Iterable[PolledRecords],
+    second_reading: Iterable[PolledRecords],
+    *,
+    keep_tombstones: bool,
 ) -> Iterator[PolledRecords]:
-    """The records that are the last of their keys. ``first`` and ``second`` read the same records: the log is
-    read once for the offsets, and once more for the records."""
-    retained = last_offsets_of_keys(first)
-    for polled in second:
+    """The records that are the last of their keys. Both readings are of the same records: the first finds the
+    offsets, the second yields the records."""
+    retained = last_offsets_of_keys(first_reading)
+    for polled in second_reading:
         rows = matching_rows(polled.columns.offset, retained)
         if not keep_tombstones:
             rows = rows[polled.columns.value_size[rows] >= 0]

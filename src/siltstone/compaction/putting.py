@@ -7,7 +7,8 @@ The restore point that names the chunks is written last, by ``inplace.stored_cop
     new segments                              the task that wrote them, if executors may be other machines
     all other files                           the process that runs the command
 
-A chunk is named by the SHA-256 of its bytes, so a retried or a speculative attempt of a task puts the same.
+A chunk is named by the SHA-256 of its bytes, so a retried or speculative attempt of a task puts the same
+chunks again.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _READABLE = 0o644
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkStore:
-    """``target``: the prefix in the object store that gets the copy; ``known_chunks``: the names of the
-    chunks that are there already."""
+    """The store that takes a copy's chunks, as tasks get it. ``target``: the prefix of the copy in the object
+    store; ``known_chunks``: the names of the chunks that are there already, which are not uploaded again."""
 
     target: Path
     known_chunks: frozenset[str]
 
     def writer(self) -> ChunkWriter:
-        """A writer that puts chunks there."""
+        """A writer that puts chunks into the store."""
         return ChunkWriter(self.target, self.known_chunks)
 
 
@@ -55,7 +56,7 @@ def put_file(source: Path, name: str, writer: ChunkWriter) -> BackedUpFile:
         name=name,
         size=status.size,
         modified_ns=status.modified_ns,
-        inode=0,  # the copy is not of a directory here: a later backup must not take a file for unchanged
+        inode=0,  # no file's inode, so that a later backup never takes its file for this one, unchanged
         mode=_READABLE if files.is_object(source) else status.mode,
         chunks=chunks,
     )

@@ -25,14 +25,13 @@ class Summable:
 
     ``add`` adds field by field: numbers and lists are added, dictionaries key by key, and summable fields by
     their own ``add`` unless they are None. Of any other field (a name, a flag, a failure) the first value
-    that is not empty stays.
-    A new figure of a report only has to be a field.
+    that is not empty stays. So a new figure of a report only needs a field.
     """
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add another part to this one."""
+        """Add the report on another part to this one."""
         this: Any = self
         for name in [summed.name for summed in fields(this)]:
             value, added = getattr(self, name), getattr(other, name)
@@ -123,7 +122,7 @@ NOTHING_TO_DO = "nothing_to_do"
 NOT_ELIGIBLE = "not_eligible"
 """The log is not dirty enough (``min.cleanable.dirty.ratio``, ``max.compaction.lag.ms``)."""
 SKIPPED = "skipped"
-"""A rule excludes the log (it has records without a key, …), or the run was stopped before it was done."""
+"""A rule excludes the log (it has records without a key, …), or the run stopped before the log was done."""
 UNCLEANABLE = "uncleanable"
 """The log is damaged, or contradicts itself."""
 FAILED = "failed"
@@ -132,8 +131,8 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetails:
-    """The parts of an error, each by itself for scripts: see ``SiltstoneError``. A part that the error does
-    not have is None."""
+    """The parts of an error as separate fields, for scripts: see ``SiltstoneError``. A part that the error
+    does not have is None."""
 
     code: str
     path: str | None = None
@@ -143,11 +142,10 @@ class ErrorDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailure:
-    """Why a log was not cleaned: ``status`` and ``reason`` as in ``LogResult``. It may only have been
-    skipped.
+    """Why a log was not cleaned, an error or not: ``status`` and ``reason`` as in ``LogResult``.
 
-    ``details``: the parts of the error that is the cause; None if a rule excludes the log, or the run was
-    stopped.
+    ``details``: the parts of the error that is the cause; None if the log was skipped, since a rule excludes
+    it or the run was stopped.
     """
 
     status: str

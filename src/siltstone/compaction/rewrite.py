@@ -9,7 +9,8 @@ It answers to Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``. Each
     emptied    all records are discarded, but the header stays, since the batch has the last sequence of an
                active producer or the last offset of the cleaned range: 61 bytes, no codec, base timestamp -1
     dropped    all records are discarded, and the batch with them
-    converted  the retained records of a message set's entry (v0, v1) become one v2 batch
+    converted  the retained records of a message set's entry (v0, v1: a message, or a wrapper of compressed
+               messages) become one v2 batch
 
 Records of aborted transactions are discarded whatever their key. A marker gets a delete horizon when a
 cleaning finds no record of its transaction; a cleaning after that time discards the marker.
@@ -66,7 +67,7 @@ from siltstone.log.transactions import TransactionScan
 Decisions = npt.NDArray[np.int8]
 """A retention decision for each batch."""
 Offsets = npt.NDArray[np.uint32]
-"""Offsets less the base offset of their group."""
+"""Offsets less the base offset of their range."""
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """Actions."""
 BY_KEY, RETAIN_ALL = -2, -1
@@ -97,10 +98,10 @@ def decide_retention(
     """Decide about each record that the record filter retains (Kafka's ``Cleaner.shouldRetainRecord``), and
     sum up the records that stay by batch.
 
-    ``retained``: its ``is_retained`` has the decisions of the record filter; tombstones are removed here; its
-    sums, 0 before, are filled. ``horizon_passed`` (bool, one a batch): the batch's tombstones below
-    ``map_end`` are discarded.
-    Returns how many tombstones were discarded. Relies on records that come in the order of their batches.
+    ``retained.is_retained`` has the decisions of the record filter; this sets it to False for tombstones that
+    are discarded, and adds to the sums of ``retained``, which are 0 before. ``horizon_passed`` (bool, one a
+    batch): the batch's tombstones below ``map_end`` are discarded. Returns how many tombstones were
+    discarded. Relies on records that come in the order of their batches.
     """
     discarded = 0
     for i in range(len(columns.offset)):
@@ -151,7 +152,8 @@ def _copy_with_new_delta(data: Bytes, start: int, delta: int, out: Bytes, positi
 
 
 class BatchPlan(NamedTuple):
-    """For each batch (int64) its action, and the new values of header fields (timestamps in ms)."""
+    """For each batch (int64) its action, and the new values of header fields (timestamps in ms). A copied or
+    dropped batch does not use the new values, except that indexes need its largest timestamp."""
 
     action: Int64
     attributes: Int64
@@ -281,9 +283,9 @@ class FilteredRecords:
 
 
 class RecordFilter:
-    """Tells which records of one group stay because of their keys. Batches are passed in log order.
+    """Tells which records of one range stay because of their keys. Batches are passed in log order.
 
-    ``retained``: the offsets that stay, less the group's base, ascending; at least those of the batches that
+    ``retained``: the offsets that stay, less the range's base, ascending; at least those of the batches that
     were passed so far. ``staging`` reads the new segment back and compares it with them.
     """
 
@@ -301,8 +303,8 @@ class RecordFilter:
         raise NotImplementedError
 
     def refuse_unmatched(self, name: str) -> None:
-        """Called after the last batch. Raises CheckFailedError if the group of log ``name`` had no record for
-        one of the retained offsets."""
+        """Called after the last batch. Raises CheckFailedError if the range had no record for one of the
+        retained offsets; ``name``: the log's, for the error."""
 
 
 def sort_offsets(retained: Offsets, span: int) -> Offsets:
@@ -350,6 +352,8 @@ class OffsetFilter(RecordFilter):
         Raises CorruptRecordError, and CheckFailedError for a retained offset without a record.
         """
         rows = np.flatnonzero(decisions < 0)  # BY_KEY and RETAIN_ALL; no other batch has records to retain
+        # ``all_from``: a batch's records from this offset on are chosen, whether retained or not: all of a
+        # marker's batch, and those that the offset map does not cover.
         choice = ChosenOffsets(
             offsets=self.retained,
             base=self._base_offset,
@@ -433,9 +437,9 @@ class PendingBatches:
 
 
 class Buffers:
-    """Memory for rewriting a group: ``decompressed`` records, two ``output`` buffers in turn, ``compressed``
-    batches, and what the verifier reads and decompresses (``verified``). A task uses it for one group after
-    another, since the first use of newly allocated memory is slow."""
+    """Memory for rewriting a range: ``decompressed`` records, two ``output`` buffers in turn, ``compressed``
+    batches, and what the verifier decompresses (``verified``). A task uses it for one range after another,
+    since the first use of newly allocated memory is slow."""
 
     def __init__(self) -> None:
         self.decompressed, self.compressed, self.verified = Scratch(), Scratch(), Scratch()
@@ -443,7 +447,7 @@ class Buffers:
 
 
 class Rewriter:
-    """Rewrites the batches of one group, in log order; ``counts``: the group's figures so far."""
+    """Rewrites the batches of one range, in log order; ``counts``: the range's figures so far."""
 
     def __init__(
         self, work: LogWork, record_filter: RecordFilter, transactions: TransactionScan, buffers: Buffers
@@ -612,6 +616,7 @@ def _convert(
     batch_slice: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
 ) -> CleanedBatches:
     """The retained records of each message set entry as a v2 batch."""
+    # Message sets have no horizon yet: where there are tombstones, the planned base timestamp is the new one.
     horizon = np.where(retained.tombstones > 0, plan.base_timestamp, NO_HORIZON)
     converted = convert_entries(
         batch_slice.batches,

@@ -2,7 +2,7 @@
 
 The history of cleanings (``report``) has every result, and so reaches back a short time only. Here the
 results of a topic and a day (UTC) are added up. A cleaning appends a line of its own; when the file is over
-``SAVINGS_BYTES_MAX``, lines of one topic and day become one, and the oldest days go::
+``SAVINGS_BYTES_MAX``, lines of one topic and day become one, and the oldest days are removed::
 
     {"day": "2026-11-24", "topic": "users", "cleanings": 3, "bytes_before": 5242880, "bytes_after": 1048576,
      "removed": {"superseded": 4096}}
@@ -56,7 +56,7 @@ class Saving:
         return sum(self.removed.values())
 
     def plus(self, other: Saving) -> Saving:
-        """Both together, of the same topic and day."""
+        """The sum of this saving and another one of the same topic and day."""
         names = [name for name in REASONS if name in self.removed or name in other.removed]
         return replace(
             self,
@@ -67,29 +67,30 @@ class Saving:
         )
 
     def to_json(self) -> dict[str, object]:
-        """One object, as an answer; the file has no sums."""
+        """The object of an HTTP response: a line of the file, with the sums that it leaves out."""
         return {**_written(self), "saved_bytes": self.saved_bytes, "records_removed": self.records_removed}
 
 
 def day_of(at_ms: int) -> str:
-    """The day of a time, in UTC: ``2026-11-24``; the first or the last day there is if it is out of range."""
+    """The day of a time (ms since the epoch), in UTC: ``2026-11-24``. For a time that Python's calendar does
+    not have, its first or last day."""
     with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
     return "0001-01-01" if at_ms < 0 else "9999-12-31"
 
 
 def added_up(savings: Iterable[Saving]) -> list[Saving]:
-    """One for each topic and day: the oldest day first, on a day by topic."""
+    """The sums of savings, one for each topic and day: the oldest day first, on a day by topic."""
     sums: dict[tuple[str, str], Saving] = {}
     for saving in savings:
-        place = saving.day, saving.topic
-        sums[place] = sums[place].plus(saving) if place in sums else saving
-    return [sums[place] for place in sorted(sums)]
+        key = saving.day, saving.topic
+        sums[key] = sums[key].plus(saving) if key in sums else saving
+    return [sums[key] for key in sorted(sums)]
 
 
 def savings_of_cleanings(cleanings: Iterable[Cleaning]) -> list[Saving]:
-    """The savings of cleanings, by topic and day. Results that removed nothing for another reason than that
-    count, too; those that are no cleaning do not."""
+    """The savings of cleanings, by topic and day. A cleaning counts even if it removed nothing; a result with
+    another status than cleaned does not."""
     return added_up(
         Saving(
             day=day_of(cleaning.began_ms),
@@ -113,8 +114,8 @@ def read_savings(directory: Path) -> list[Saving]:
 
 
 def append_savings(directory: Path, cleanings: Iterable[Cleaning]) -> None:
-    """Add cleanings, which are in the history, to the savings of a log directory. A file that does not exist
-    begins with what the history has. Raises OSError."""
+    """Add cleanings, which the history has already, to the savings of a log directory. If the file does not
+    exist, it begins with all cleanings of the history. Raises OSError."""
     path = directory / SAVINGS_FILE
     if not files.exists(path):
         cleanings = read_cleanings(directory) or cleanings
@@ -151,8 +152,8 @@ def _lines(directory: Path) -> Sequence[bytes]:
 
 
 def _parse(line: bytes) -> Saving | None:
-    """The saving of a line; None if it is none. Numbers are as large as those of a log can be, and names are
-    names of topics: whoever may write the directory must not make a reader fail."""
+    """The saving of a line; None if the line has none. Its numbers must fit a Java long, and its topic must
+    be no longer than a topic's name: whoever may write to the directory must not make a reader fail."""
     try:
         row: dict[str, Any] = json.loads(line)
         saving = Saving(
@@ -177,8 +178,8 @@ def _parse(line: bytes) -> Saving | None:
 
 
 def _replace_by_newest(path: Path, savings: Sequence[Saving]) -> None:
-    """Replace the file by the newest days of ``savings``, up to half of ``SAVINGS_BYTES_MAX``; a day that
-    does not fit loses the topics that have saved least."""
+    """Replace the file by the newest days of ``savings``, up to half of ``SAVINGS_BYTES_MAX``. Of a day that
+    does not fit, the topics that saved least are left out."""
     newest, free = list[bytes](), SAVINGS_BYTES_MAX // 2
     for saving in sorted(savings, key=lambda saving: (saving.day, saving.saved_bytes), reverse=True):
         line = _line(saving)

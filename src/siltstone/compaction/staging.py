@@ -69,8 +69,8 @@ from siltstone.log.transactions import NO_TRANSACTIONS, TransactionState
 
 
 class BackgroundWriter(ThreadPoolExecutor):
-    """A thread for calls that write; each returns how many bytes it wrote. A call begins when the one before
-    has ended. The thread starts with the first call and ends with the ``with`` block.
+    """A thread for calls that write; each call returns how many bytes it wrote. A call begins when the call
+    before it has ended. The thread starts with the first call and ends with the ``with`` block.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ _NO_LINK_ERRNOS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.E
 
 @dataclass(slots=True, kw_only=True)
 class GroupReport:
-    """The report on the rewrite of the group number ``group_index``.
+    """The report on the rewrite of group number ``group_index``.
 
     ``retained_count``: how many retained offsets the task got. ``size``: bytes of the new log.
     ``largest_timestamp``: of its records, in ms, -1 without a record; None before the group was written.
@@ -259,10 +259,11 @@ def can_link(work: LogWork, group: Group, path: Path) -> bool:
 
 
 def link_unchanged(source: Segment, path: str) -> bool:
-    """Make the staged log a hard link to the old one; returns False where no link can be made."""
+    """Make the staged log a hard link to the old one; returns False where no link can be made. Raises
+    SourceChangedError, OSError."""
     try:
         files.link(source.path, path)
-        open_unchanged(source, path).close()
+        open_unchanged(source, path).close()  # the link must be to the file that the rewrite has read
         return True
     except OSError as error:
         if error.errno not in _NO_LINK_ERRNOS:
@@ -287,6 +288,9 @@ class _SegmentWriter:
     A range of one segment is not written as long as no batch changes, if ``may_leave_unchanged``. At the
     first change the writer copies what came before. If nothing changes, the staged log of a whole group
     becomes a hard link to the old one, and a piece is a part of the old one.
+
+    ``size``: bytes of the range's new batches so far, written or not; ``unchanged_checksum``: their CRC32C,
+    as long as no batch of a piece has changed.
     """
 
     def __init__(

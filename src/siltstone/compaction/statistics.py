@@ -59,21 +59,21 @@ from siltstone.compaction.keys import (
 from siltstone.compaction.report import CLEANING_REASONS, Summable
 
 RECORD_KINDS = ("records", "control", "tombstones")
-"""Counts of records whether they stay or go: all of them, control records, tombstones. Those of aborted
-batches count among all of them only."""
+"""Kinds of records that are counted, retained or not: all records, control records, tombstones. A record of
+an aborted batch counts only among all records."""
 KEY_COUNTS = ("keys", "dirty_keys")
-"""Counts of distinct keys: all of them, those with a record in the dirty section."""
+"""Kinds of distinct keys that are counted: all keys, keys with a record in the dirty section."""
 Name = TypeVar("Name", str, int)
 Sums = dict[Name, int]
 """Sums of records or bytes, by a name or a number."""
 DELETE_HORIZONS_MAX = 64
-"""The most delete horizons that are counted apart. (Each cleaning sets one in the batches it changes.)"""
+"""The most delete horizons that are counted separately. (Each cleaning sets another one.)"""
 NOT_STAMPED, KEPT_BY_LEDGER = -1, -2
 """In place of a delete horizon: no cleaning has given the batch one; the horizon has passed, but the
 compacted ledger still needs the tombstone (``RetentionRules.tombstones_from``)."""
 FREQUENCY_STEPS = 24
-"""Keys are counted by their number of records, in so many steps of powers of two; the last one has the
-rest."""
+"""Keys are counted by their number of records, in this many steps: up to 1, 2, 4, 8, … records. The last step
+has all keys with more."""
 
 
 class Bins(NamedTuple):
@@ -87,7 +87,7 @@ class Bins(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsOptions:
-    """The options of counting: bytes by ``bins`` of time, and the ``top`` hottest keys."""
+    """The options of counting: bytes by ``bins`` of time, and the ``top`` keys with the most records."""
 
     bins: Bins
     top: int
@@ -112,14 +112,14 @@ class LogStatistics(Summable):
     of uncompressed records.
 
     ``counts``: by ``RECORD_KINDS`` and ``KEY_COUNTS``; ``sizes``: bytes by ``RECORD_KINDS``. ``discarded``,
-    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason, without markers: only
-    the rewrite knows these. ``waiting``, ``waiting_sizes``: tombstones and their bytes by the delete horizon
-    (ms) that they wait for, or by ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
+    ``discarded_sizes``: records and bytes that a cleaning would remove now, by reason; 0 for markers, which
+    only the rewrite can count. ``waiting``, ``waiting_sizes``: tombstones and their bytes by the delete
+    horizon (ms) that they wait for, or by ``NOT_STAMPED`` or ``KEPT_BY_LEDGER``.
 
     Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those of
     aborted records and of records without a key; ``superseded``, those of superseded records, by the
-    timestamp of the record that supersedes them. ``frequencies``: how many keys have up to 2ⁿ records, and
-    more than 2ⁿ⁻¹, by n below ``FREQUENCY_STEPS``. ``hottest``: of each part the keys with the most records.
+    timestamp of the record that supersedes them. ``frequencies``: how many keys have more than 2ⁿ⁻¹ and up to
+    2ⁿ records, by n below ``FREQUENCY_STEPS``. ``hottest``: the keys with the most records of each bucket.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
@@ -150,12 +150,13 @@ def add_sums(sums: Sums[Any], numbers: Sequence[Any], values: Int64) -> None:
         sums[numbers[row]] = sums.get(numbers[row], 0) + int(values[row])
 
 
-# Records, each by itself.
+# What depends on single records.
 
 DATA, CONTROL, ABORTED = range(3)
 """Kinds of batches."""
 TOMBSTONE_BIT = np.uint64(1 << 8)
-"""The bit of word 2 for a tombstone whose delete horizon has passed."""
+"""The bit of word 2 for a tombstone that a cleaning may remove: its delete horizon has passed, and the
+compacted ledger has read it."""
 _ONE = np.uint64(1)
 _LONG_MIN = -LONG_MAX - 1
 
@@ -181,9 +182,9 @@ def bin_of(time_ms: int, bins: Bins) -> tuple[int, int, int]:
 
 
 class RecordSums(NamedTuple):
-    """What ``_sum_up`` sums up. By number (int64): ``written`` and ``discarded_written``, bytes by bin;
-    ``records`` and ``sizes``, by kind of batch; ``keyless`` and ``tombstones``, records and bytes; by batch:
-    ``waiting`` and ``waiting_sizes``, tombstones that stay for now."""
+    """The sums that ``_sum_up`` adds to, int64 arrays. ``written``, ``discarded_written``: bytes by bin of
+    time. ``records``, ``sizes``: records and bytes by kind of batch. ``keyless``, ``tombstones``: (records,
+    bytes). ``waiting``, ``waiting_sizes``: records and bytes of tombstones that stay for now, by batch."""
 
     written: Int64
     discarded_written: Int64
@@ -207,10 +208,10 @@ def _sum_up(
     """Sum up records, and fill ``size_words`` with word 2 of the entries of the records with a key that are
     not aborted.
 
-    ``kinds`` (uint8) and ``is_past_horizon`` (bool) are of batches. The division for a record's bin is left
-    out as long as times stay in the bin of the record before.
+    ``kinds`` (uint8) and ``is_past_horizon`` (bool) have one row a batch. The bin is computed, with a
+    division, only for a record whose time is outside the bin of the record before.
     """
-    number, first_ms, last_ms = 0, 1, 0
+    number, first_ms, last_ms = 0, 1, 0  # no time is in [1, 0], so the first record computes its bin
     for i in range(len(columns.offset)):
         time_ms, size, batch = columns.timestamp[i], columns.size[i], np.uint64(columns.batch[i])
         if time_ms < first_ms or time_ms > last_ms:
@@ -240,8 +241,8 @@ def _sum_up(
 
 
 class TombstoneRules(NamedTuple):
-    """When the tombstones of a segment may go: the time (ms), the first offset from which they stay
-    (``RetentionRules.tombstones_from``), and whether those of v0 and v1 stay."""
+    """What decides whether tombstones of a segment may be removed: the time of the cleaning (ms), the offset
+    from which on they stay (``RetentionRules.tombstones_from``), and whether those of v0 and v1 stay."""
 
     now_ms: int
     tombstones_from: int
@@ -257,7 +258,7 @@ def count_records(
     rules: TombstoneRules,
 ) -> Words:
     """Count the records of some batches; returns word 2 of the counted entry of each record with a key that
-    is not aborted. ``aborted``: bool, one a batch; None for none."""
+    is not aborted (other rows are not set). ``aborted``: bool, one a batch; None if no batch is aborted."""
     # 1. Delete horizons, as in ``Rewriter.rewrite``: of the batch (KIP-534), or of a v0 or v1 segment.
     is_v2, has_horizon = batches["magic"] == 2, have_delete_horizons(batches)
     horizon = np.where(has_horizon, batches["base_timestamp"], NOT_STAMPED)
@@ -297,8 +298,8 @@ def _add_records(statistics: LogStatistics, sums: RecordSums) -> None:
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -> None:
-    """Count tombstones by horizon. When there are ``DELETE_HORIZONS_MAX``, those of another horizon are
-    counted with the nearest one."""
+    """Count the tombstones that stay, by horizon (``horizons``: one a batch). When there are
+    ``DELETE_HORIZONS_MAX`` horizons, tombstones of another one are counted with the nearest."""
     batches = np.flatnonzero(sums.waiting)
     values, numbers = np.unique(horizons[batches], return_inverse=True)
     for number, horizon in enumerate(values.tolist()):
@@ -314,7 +315,8 @@ def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -
 # The keys of one bucket.
 #
 # The merge has one array of *rows*, six uint64 words each, of all entries of a shard: first the dirty ones in
-# log order, then the clean ones from the last back to the first::
+# log order, then the clean ones from the last back to the first. So the rows of a key come in such an order
+# that each row adjoins the sum of those before, at its end or (a clean row) at its beginning::
 #
 #     words 0, 1   the hash       word 2   last offset << 1 | 1 if it is dirty
 #     word 3       as word 2 of a counted entry
@@ -411,7 +413,8 @@ def _merge_rows(
 
 
 def _first_offset(blob: EntryBlob) -> int:
-    """The offset of a blob's first entry. Sorted by it, blobs of one key are in log order."""
+    """The offset of a blob's first entry. Sorted by it, the blobs with entries of one key are in log order:
+    they are of different input splits, or one collector has yielded them one after another."""
     return blob.base_offset + int(blob.entries[0, 1] & _LOW_HALF_MASK)
 
 

@@ -8,7 +8,7 @@ these steps over tasks; each takes plain data and returns plain data::
     transaction_state_by_range   summaries of  ─► the transactions that are open where each range starts
                                  all splits
     staging.rewrite_range        one range     ─► a staged segment or, of a part of a group, a piece of one
-    assembling.assemble_pieces          a group's     ─► a staged segment
+    assembling.assemble_pieces   a group's     ─► a staged segment
                                  pieces
 
 A range is what one task rewrites: a segment group, or a part of a large one.
@@ -120,7 +120,7 @@ class Extracted(Summable):
 
     ``records``: all records; ``keyless``: those without a key. ``has_transactions``: a batch of a transaction
     or a control batch was read. ``summaries``: what each input split tells about transactions
-    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None for nothing.
+    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None if it is not.
 
     Only side-by-side compaction fills these, and it counts only records of its range: ``keyed``: records with
     a key; ``aborted``: records of aborted transactions; ``size``: bytes of the batches; ``entries``: key
@@ -217,8 +217,8 @@ def check_ascending(path: str, window: Window, next_offset: int, end: int) -> in
 def _check_ascending_entries(
     path: str, window: Window, batches: BatchHeaders, columns: KeyColumns, next_offset: int
 ) -> int:
-    """Check that the offsets of all messages inside message sets (v0, v1) ascend, too: the header of a
-    message set has only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
+    """Check that the offsets of all messages inside wrappers (v0, v1) ascend, too: a wrapper's header has
+    only its last offset. Returns the offset after the last batch. Raises CorruptFileError."""
     if (batches["magic"] < 2).any():
         previous = np.concatenate((np.array([next_offset - 1], np.int64), columns.offset[:-1]))
         bad = np.flatnonzero(columns.offset <= previous)
@@ -283,7 +283,7 @@ def splits_by_task(
     """Divide a log: a list of neighbouring splits for each of up to ``tasks`` tasks, about equal in bytes.
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
-    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a message set lacks
+    ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a wrapper lacks
     its first offset, and a split has to say its own.)
     """
     total = sum(segment.size for segment in segments)
@@ -372,8 +372,8 @@ MIN_CUT_BYTES = 128 << 20
 """The least bytes of the largest group for which groups are cut into ranges: assembling the pieces costs
 Spark a stage."""
 _MIN_SHARES = 2
-"""And only if that one has so many times a worker's share of all bytes: else few workers would wait for
-it."""
+"""The least size of the largest group for which groups are cut, as a multiple of a worker's share of all
+bytes. The task of a smaller group ends soon after the others, so cutting it would gain little."""
 _TASKS_PER_WORKER = 2
 
 
@@ -381,7 +381,8 @@ _TASKS_PER_WORKER = 2
 class GroupRange:
     """Consecutive batches of group number ``group``, by their ``splits``; task number ``task`` rewrites them.
 
-    No two waves of a log have the same numbers. A job with fewer tasks takes them modulo their number."""
+    Two waves of a log have no task number in common. A job with fewer tasks takes a range's task number
+    modulo the number of its tasks."""
 
     group: int
     task: int
@@ -410,7 +411,7 @@ class GroupRange:
 def whole_groups(
     segments: Sequence[Segment], groups: Sequence[Group], first_task: int = 0
 ) -> list[GroupRange]:
-    """A range for each group, with a task of its own from ``first_task`` on."""
+    """A range for each group. Each is the work of another task: number ``first_task`` and up."""
     return [
         GroupRange(
             group=group.index,
@@ -429,8 +430,9 @@ def whole_groups(
 def cut_groups(
     segments: Sequence[Segment], groups: Sequence[Group], parallelism: int, first_task: int = 0
 ) -> list[GroupRange]:
-    """The ranges of some neighbouring groups, for tasks of about as many bytes each, whose numbers begin at
-    ``first_task``; whole groups where that is not worth it."""
+    """The ranges of some neighbouring groups, cut so that tasks get about equal numbers of bytes; whole
+    groups where cutting is not worth it. ``parallelism``: how many tasks run at the same time;
+    ``first_task``: the least task number."""
     first, end = groups[0].first_segment, groups[-1].end_segment
     sizes = [segment.size for segment in segments]
     largest = max(sum(sizes[group.first_segment : group.end_segment]) for group in groups)
@@ -443,8 +445,9 @@ def cut_groups(
     ranges, last_task = list[GroupRange](), first_task + len(splits_of_tasks) - 1
     for number, splits in enumerate(splits_of_tasks):
         for group, of_group in itertools.groupby(splits, lambda split: group_of[split.segment]):
-            moved = tuple(replace(split, segment=first + split.segment) for split in of_group)
-            ranges.append(GroupRange(group=group, task=last_task - number, splits=moved))
+            # The splits count segments from the first group's first one; ranges count those of the log.
+            of_log = tuple(replace(split, segment=first + split.segment) for split in of_group)
+            ranges.append(GroupRange(group=group, task=last_task - number, splits=of_log))
     return ranges
 
 
@@ -458,12 +461,13 @@ _SLEEP_SECONDS_MAX = 1.0
 
 
 def share_of_io(bytes_per_second: float, tasks: int) -> float:
-    """The bytes a second that each of so many ``tasks`` may read and write, of all ``bytes_per_second``."""
+    """The bytes a second that each of ``tasks`` tasks may read and write, so that together they stay below
+    ``bytes_per_second``. (Kafka's default is the largest double: no limit.)"""
     return UNLIMITED if bytes_per_second >= sys.float_info.max else bytes_per_second / max(tasks, 1)
 
 
 class Throttler:
-    """Sleeps when a task is ahead of ``bytes_per_second``, counted from the throttler's creation."""
+    """Sleeps when a task has read and written more than ``bytes_per_second`` since the throttler was made."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
@@ -568,12 +572,12 @@ class LogWork:
     SipHash, two 64-bit numbers. ``staging``: the folder for new files, None for a dry run.
     ``txnindex_entries``: the bytes of all the log's ``.txnindex`` files, also those above ``end``.
     ``segments_above``: the segments from ``end`` on; they may hold the markers of transactions that began
-    below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut_segments``: an
-    input split may be a part of a segment. ``has_space_for_pieces``: there is disk space for the pieces of
-    groups beside the new segments.
-    ``cut_ranges``: the log's ranges if a group was cut, else none. ``statistics``: what is counted on the
-    way; None for nothing. ``chunk_store``: where tasks put the new segments, which they write to folders of
-    their own then; None if they leave them in ``staging``.
+    below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut_segments``: an input
+    split may be a part of a segment. ``has_space_for_pieces``: the disk has space for the pieces of cut
+    groups as well as for the new segments. ``cut_ranges``: the log's ranges if a group was cut, else none.
+    ``statistics``: what ``explain`` has counted while keys are extracted and merged, None in a cleaning.
+    ``chunk_store``: the object store into which tasks upload the new segments, which they write to local
+    folders of their own first; None if they leave them in ``staging``.
     """
 
     name: str
@@ -624,8 +628,9 @@ class LogWork:
         return self.segments[group.first_segment : group.end_segment]
 
     def transaction_scan(self, initial_state: TransactionState = NO_TRANSACTIONS) -> TransactionScan:
-        """A scan that tells aborted batches. ``initial_state``: the transactions that are open where the scan
-        starts; a scan of one input split starts without."""
+        """A scan that tells which batches are of aborted transactions. ``initial_state``: the transactions
+        that are open where the scan starts. A scan of one input split does not know any; its summary says
+        what depends on them."""
         return TransactionScan(parse_aborted(self.txnindex_entries), initial_state)
 
     @property
@@ -643,11 +648,11 @@ class LogWork:
 def extract(
     work: LogWork, splits: Sequence[InputSplit], buckets: int, capacity: int, extracted: Extracted
 ) -> Iterator[EntryBlob]:
-    """Key entries of some input splits, which ascend; in blobs of at most ``keys.BLOB_BYTES_MAX``.
+    """Key entries of some input splits, which ascend by offset; in blobs of at most ``keys.BLOB_BYTES_MAX``.
 
-    ``buckets``: how many buckets the entries go to. ``capacity``: the most dirty, and the most clean entries
-    in memory. Fills the report ``extracted``; if that has a failure in the end, the caller must not use the
-    blobs.
+    ``buckets``: into how many buckets all keys are divided. ``capacity``: the most dirty entries, and also
+    the most clean entries, in memory. Fills the report ``extracted``; if that has a failure in the end, the
+    caller must not use the blobs.
     """
     counted = work.statistics
     if counted is not None:
@@ -768,7 +773,8 @@ def retained_by_range(
 
 
 def check_keyless(work: LogWork, extracted: Extracted) -> LogFailure | None:
-    """The failure of a log that has records without a key, which it must not lose; None for other logs."""
+    """The failure of a log that has records without a key although the run must not discard any (without
+    ``drop_keyless``); None for other logs."""
     if extracted.keyless and not work.rules.drop_keyless:
         return LogFailure(status=SKIPPED, reason=HAS_KEYLESS_RECORDS.format(count=extracted.keyless))
     return None

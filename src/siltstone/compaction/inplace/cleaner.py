@@ -149,7 +149,7 @@ def changes_something(work: LogWork, group: GroupReport) -> bool:
     """Does the rewritten group have fewer records, bytes or segments than before?
 
     ``--stop-after`` stops a run only after such a change. A hard link to the old log does not count, nor does
-    a new delete horizon: otherwise short runs, repeated, might never do anything else.
+    a new delete horizon: otherwise a short run that is repeated might do only that every time.
     """
     sources = work.sources(work.groups[group.group_index])
     return len(sources) > 1 or group.counts.discarded.total() > 0 or group.size < sources[0].size
@@ -170,7 +170,7 @@ def fill_counts(planned: PlannedLog) -> None:
 
 
 def fill_result(planned: PlannedLog, log_report: LogReport) -> None:
-    """Complete the result of a log that was cleaned; the caller sets its seconds."""
+    """Complete the result of a log that was cleaned; the caller sets its ``seconds``."""
     result, config = planned.result, planned.state.config
     assert config is not None
     fill_counts(planned)
@@ -184,8 +184,8 @@ def fill_result(planned: PlannedLog, log_report: LogReport) -> None:
 
 @contextlib.contextmanager
 def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Callable[[], object]], object]]:
-    """Yields a function that calls its argument in one of ``threads`` threads, or here if that is 1. The
-    block waits for all calls at its end; ``critical`` defers an interrupt meanwhile.
+    """Yields a function that calls its argument in one of ``threads`` threads, or in this one if ``threads``
+    is 1. The end of the block waits for all calls; ``critical`` defers an interrupt meanwhile.
 
     After an interrupt, calls that have not begun are cancelled. Raises what a call raised.
     """
@@ -197,7 +197,7 @@ def swap_pool(threads: int, critical: CriticalSection) -> Iterator[Callable[[Cal
     try:
         yield lambda call: calls.append(pool.submit(call))
         is_interrupted = False
-    except Exception:
+    except Exception:  # not KeyboardInterrupt, after which ``is_interrupted`` stays True
         is_interrupted = False
         raise
     finally:
@@ -284,7 +284,8 @@ class Cleaner:
         self._job_bytes: int | None = None
         self._has_changed_something = False
         self._is_interrupted = False
-        self._commits = threading.Semaphore(destination.swap_threads)
+        # Large logs that are cleaned at the same time share these with each other.
+        self._commit_slots = threading.Semaphore(destination.swap_threads)
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
         )
@@ -350,7 +351,8 @@ class Cleaner:
 
     def _clean_large_logs(self, large: Sequence[PlannedLog]) -> None:
         """Clean the large logs one after another or, where one of them cannot keep the workers busy, several
-        at the same time. Each of these gets its share of the space; those that need more come last, alone."""
+        at the same time. Each of these gets an equal share of the space; logs that need more come last,
+        alone."""
         at_once = self._large_logs_at_once(large)
         together = [log for log in large if at_once > 1 and self._fits_share(log, at_once)]
         if len(together) > 1:
@@ -360,9 +362,9 @@ class Cleaner:
                 self._clean_large_log(log)
 
     def _large_logs_at_once(self, large: Sequence[PlannedLog]) -> int:
-        """How many large logs of mean size give each worker ``LARGE_LOG_BYTES_PER_WORKER``; at least one. One
-        if the engine does not answer: then each log reports that. Raises EngineError if there is no engine.
-        """
+        """How many large logs are cleaned at the same time: as many of mean size as give each worker
+        ``LARGE_LOG_BYTES_PER_WORKER``, at least one. One if the engine cannot be asked: then each log reports
+        that. Raises EngineError if there is no engine."""
         if len(large) < 2 or self._destination.swap_threads == 1:
             return 1
         mean_size = sum(log.work.size for log in large) // len(large)
@@ -375,7 +377,7 @@ class Cleaner:
         return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
 
     def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
-        """Can the log be cleaned with one of so many equal shares of the space?"""
+        """Can the log be cleaned with one of ``shares`` equal shares of the space?"""
         try:
             execution, space = self._execution(planned, shares)
         except OSError:
@@ -397,8 +399,9 @@ class Cleaner:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _max_for_one_task(self, planned: Sequence[PlannedLog]) -> int:
-        """The largest log for one task. Larger logs are distributed one after another; if there is a larger
-        one for each worker, cleaning each in one task keeps all workers busy, too."""
+        """The largest log for one task, in bytes. Larger logs are distributed over all workers. If there is a
+        larger log for each worker, cleaning each in one task keeps all workers busy, too. With many workers
+        such a job may be long, so this also sets ``_job_bytes``, the most bytes of a job."""
         base_limit = self._limits.whole_log_bytes
         raised_limit = _MANY_LARGE_LOGS_FACTOR * base_limit
         many_workers_limit = _MANY_WORKERS_FACTOR * base_limit
@@ -605,7 +608,7 @@ class Cleaner:
             swaps = [[group] for group in log_report.groups]
         for groups in swaps:
             # An interrupt waits: what is swapped in must be counted, and no swap may be half done.
-            with self._commits, self._critical():
+            with self._commit_slots, self._critical():
                 self._destination.commit_groups(planned, groups)
                 planned.committed.extend(groups)
             if any(changes_something(planned.work, group) for group in groups):
@@ -615,7 +618,7 @@ class Cleaner:
         """Move the checkpoint. Raises SiltstoneError, OSError; the OSError says that the segments are swapped
         in, if they stay so."""
         try:
-            with self._commits, self._critical():
+            with self._commit_slots, self._critical():
                 self._destination.commit_log(planned)
             self._has_changed_something = True
         except OSError as error:
@@ -633,7 +636,7 @@ class Cleaner:
                 return
             expiry = find_expiry_or_note(state, result, self._options, planned)
             if expiry is not None:
-                with self._commits, self._critical():
+                with self._commit_slots, self._critical():
                     self._destination.delete_old_segments(state, expiry)
                 fill_expiry(result, expiry)
         except (SiltstoneError, OSError) as error:
@@ -650,7 +653,7 @@ class Cleaner:
 
     def _set_failure(self, planned: PlannedLog, failure: LogFailure) -> None:
         """Set the result of a log that failed or was stopped; its counts are of the groups that were
-        committed."""
+        committed and stay."""
         planned.result.set_failure(failure)
         planned.result.cleaned_end_offset = planned.result.first_dirty_offset
         if not self._destination.survives_abort:
@@ -667,8 +670,8 @@ class Cleaner:
 
 
 def _raise_if_no_engine(error: Exception) -> None:
-    """Raise ``error`` if the engine could not be started, which concerns all logs. (An EngineError with a
-    cause is of a failed job, which concerns only the logs of that job.)"""
+    """Raise ``error`` if it concerns all logs: the engine could not be started, or is lost. (An EngineError
+    with a cause is of a failed job, and concerns only the logs of that job.)"""
     if isinstance(error, EngineError) and error.__cause__ is None:
         raise error
 

@@ -76,8 +76,8 @@ class Destination:
     survives_abort = False
 
     def recover(self, state: LogState) -> list[str]:
-        """Called before planning: finish what an earlier run or a broker began; returns a line for each thing
-        done."""
+        """Called before planning: finish what an earlier run or a broker began; returns a note for each
+        action."""
         return []
 
     def staging(self, state: LogState) -> Path | None:
@@ -89,7 +89,7 @@ class Destination:
         return SpaceBudget(size=LONG_MAX, inodes=None, frees_sources=False)
 
     def count_originals(self, groups: Sequence[GroupReport]) -> None:
-        """Take the space that kept originals of the groups need off the budget."""
+        """Subtract the space that kept originals of the groups need from the budget."""
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the cleaner checkpoint of a log that is not cleaned, since the old one was outside the
@@ -105,8 +105,8 @@ class Destination:
             files.make_directory(planned.work.staging, parents=True)
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
-        """Commit groups, in ascending order, whose counts were checked: all of them, or none if this
-        raises."""
+        """Commit ``groups``, which ascend by offset, and whose counts were checked. If this raises, none of
+        them counts as committed."""
 
     def commit_log(self, planned: PlannedLog) -> None:
         """Called after the last group: move the checkpoint, remove the staging folder."""
@@ -202,8 +202,8 @@ class DryRun(Destination):
 class InPlace(Destination):
     """Swaps new segments into the log directory (Kafka's ``UnifiedLog.replaceSegments``).
 
-    ``run``: the run's name. ``originals``: where the originals are kept, None without ``--keep-originals``.
-    With kept originals groups are swapped one by one, since ``undo`` restores them one by one.
+    ``run``: the run's name. ``originals``: keeps the originals, None without ``--keep-originals``. With kept
+    originals groups are swapped one by one, since ``undo`` restores them one by one.
     """
 
     survives_abort = True
@@ -249,7 +249,7 @@ class InPlace(Destination):
         )
 
     def count_originals(self, groups: Sequence[GroupReport]) -> None:
-        """Take the space of the groups' kept originals off the budget: a swap does not free it."""
+        """Subtract the space of the groups' kept originals from the budget: a swap does not free it."""
         if self._originals is not None:
             self._bytes_of_originals += sum(group.size for group in groups)
 
@@ -306,7 +306,7 @@ class InPlace(Destination):
 
 
 class CleanedCopy(Destination):
-    """A new log directory ``target``, which gets its name when it is complete.
+    """Makes a cleaned copy of ``source``: a new log directory ``target``, which gets its name when complete.
 
     It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock, symbolic
     links and what a start would only remove (``.deleted``, ``.cleaned``). An unsafe file or partition is left
@@ -410,7 +410,7 @@ class CleanedCopy(Destination):
         files.sync_directory(target)
 
     def _remove_folder(self, target: Path) -> None:
-        """Remove what was written of a partition."""
+        """Remove what was written of a partition to the copy."""
         if files.exists(target):
             files.remove_tree(target)
 

@@ -1,4 +1,4 @@
-"""How the cleaning of a log is executed with the disk space that there is.
+"""Chooses how the cleaning of a log is executed, by its size and the disk space for new files.
 
 ::
 
@@ -24,8 +24,8 @@ from siltstone.compaction.staging import RETAINED_OFFSET_BYTES
 from siltstone.compaction.work import Group, LogWork
 
 MAX_GROWTH = 1.1
-"""A group's new files have at most so many times its bytes: a new delete horizon changes the timestamp deltas
-of a batch, and some codecs compress worse than the producer's."""
+"""The most bytes of a group's new files, as a multiple of its old segments': a new delete horizon changes the
+timestamp deltas of a batch, and our implementation of a codec may compress worse than the producer's."""
 MAX_MESSAGE_SET_GROWTH = 2.7
 """The same for message sets (v0, v1), which may become batches of one small record each."""
 PIECES_FACTOR = 2
@@ -54,7 +54,7 @@ class ExecutionPlan:
 
 
 def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
-    """The most bytes of the new files of one group, or without it of all groups."""
+    """The most bytes of the new files of ``group``; of all groups if it is None."""
     segments = work.segments if group is None else work.sources(group)
     growth = MAX_MESSAGE_SET_GROWTH if work.has_message_sets else MAX_GROWTH
     return int(sum(segment.size for segment in segments) * growth)
@@ -86,9 +86,9 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         # A dry run has no files between its waves. What is reserved stays that of waves, so that it is
         # refused where the run itself would be.
         mode = ExecutionMode.ONE_JOB
-    # The least that is needed: where a swap frees the old segments, a wave may be one group, so the largest
-    # one must fit. (There the other two modes are chosen only if all new files fit, but for a dry run of
-    # waves.)
+    # The least that is needed. Where a swap frees the old segments, a wave may be one group, so the largest
+    # group must fit: ONE_TASK and ONE_JOB were chosen there only if all new files fit. (Or for the dry run of
+    # a run in waves, which is refused where that run is.)
     largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,

@@ -1,6 +1,6 @@
 """Retention after a cleaning: which old segments expire, and how many records they have.
 
-It answers to ``CleanerThread.cleanOrSleep`` and ``UnifiedLog.deleteOldSegments``. Retention looks at the
+It answers to ``CleanerThread.cleanFilthiestLog`` and ``UnifiedLog.deleteOldSegments``. Retention looks at the
 segments as they are after the cleaning: the new ones, those above the cleaned range, the active one.
 Segments below the log start offset expire; under ``cleanup.policy=compact,delete`` also those that
 ``retention.ms`` and ``retention.bytes`` remove.
@@ -182,8 +182,8 @@ def find_expiry(
 ) -> Expiry | None:
     """The segments of a log that expire now, None for none. ``planned``: the cleaning, None without one.
 
-    Where ``retention.ms`` has Kafka's default it deletes nothing, unless the broker's settings are known: the
-    broker may have another default. A note in the result says so.
+    Where ``retention.ms`` is not set, Kafka's default of it deletes nothing, unless the broker's settings are
+    known: the broker may have another default. A note in the result says so.
 
     Raises InvalidConfigError for a deletion policy that is not registered, CorruptFileError, LedgerError,
     OSError.
@@ -215,7 +215,7 @@ def find_expiry(
     if not decisions:
         return None
     expired, retained = remaining[: len(decisions)], remaining[len(decisions) :]
-    # Each expired segment ends where the next one begins. (There is one: the active segment stays.)
+    # Each expired segment ends where the next one begins. (There is a next one: the active segment stays.)
     expired_with_next = pairwise(remaining[: len(decisions) + 1])
     counts = [entry.count_records(following.segment.base_offset) for entry, following in expired_with_next]
     records_of_all = None
@@ -241,9 +241,10 @@ def find_expiry_or_note(
 
 
 def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOptions) -> Expiry | None:
-    """The segments that retention would remove of a log that is not cleaned; None for nothing. The result has
-    the notes, and is as after a cleaning where a cleaning applies retention. Raises SiltstoneError,
-    OSError."""
+    """The segments that retention would remove of a log that is not cleaned; None for none. Adds notes to
+    ``result``. Where ``clean`` would remove the segments itself, ``result`` becomes that of such a run
+    (``fill_expiry``); where it leaves them to the broker, ``result`` stays. Raises SiltstoneError, OSError.
+    """
     if retention_applies(result):
         expiry = find_expiry_or_note(state, result, options, None)
         if expiry is not None:
@@ -255,7 +256,7 @@ def expiry_without_cleaning(state: LogState, result: LogResult, options: PlanOpt
     if state.config.policies != ("delete",) or state.config.flag("remote.storage.enable"):
         return None
     try:
-        # As if cleaned: then only the records of expired segments are counted.
+        # With the status cleaned, only the records of expired segments are counted, not those of all.
         expiry = find_expiry(state, replace(result, status=report.CLEANED), options, None)
     except (SiltstoneError, OSError):  # no failure of a log that is skipped
         return None
@@ -282,8 +283,8 @@ def _segment_metadata(remaining: Sequence[RemainingSegment], *, needs_times: boo
 
 
 def fill_expiry(result: LogResult, expiry: Expiry) -> None:
-    """Add an expiry to the log's result. A log that needed no cleaning gets the status cleaned, and its
-    reason becomes a note."""
+    """Add the removal of expired segments to the log's result. A log that needed no cleaning gets the status
+    cleaned, and its reason becomes a note."""
     if result.status != report.CLEANED:
         result.records_before = expiry.records_of_all
         result.notes.append(f"not compacted: {result.reason}")

@@ -97,7 +97,7 @@ class KeptLog:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The log's, by the name of its directory."""
+        """The log's topic and partition, by the name of its directory."""
         topic_partition = parse_partition(Path(self.path).name)
         assert topic_partition is not None
         return topic_partition
@@ -247,8 +247,8 @@ def _checksum(document: dict[str, object]) -> int:
 
 
 def _has_files_of_originals(group: KeptGroup) -> bool:
-    """Are a group's files those of its originals, each once, with a log of each? The swap of an undo, which
-    goes by ``originals``, would leave a segment out whose files are of another one."""
+    """Are a group's files those of its originals, each file once, and a log of each original? The swap of an
+    undo takes its segments from ``originals``; it would leave out a segment that only ``names`` has."""
     logs = [segment_file(base, "log") for base in group.originals]
     return (
         group.originals[:1] == [group.base_offset]
@@ -318,7 +318,7 @@ class LogUndo:
 
     @property
     def progress(self) -> str:
-        """How much was restored, as text for an error."""
+        """How much was restored so far, as text for an error."""
         return f"{self.path} ({len(self.restored)} of {len(self.originals)} segments)"
 
 

@@ -52,7 +52,8 @@ from siltstone.log.segments import (
 from siltstone.log.transactions import read_transaction_indexes
 
 # The bounds of a log: the offset from which on nothing is cleaned, and the offset from which on tombstones
-# stay even when their delete horizon has passed: the log's ledger has not read them (``CleaningBounds``).
+# stay even when their delete horizon has passed, since the log's compacted ledger has not read them yet
+# (``CleaningBounds``).
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as the compacted view stays
 # the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has the same rules once more, so
@@ -82,7 +83,7 @@ def clean_below(partition: Path, *bounds: int | None, may_have_ledger: bool = Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizons:
-    """Delete horizons of a log's clean section: ``newest_ms`` is the latest, None without any.
+    """Delete horizons of a log's clean section. ``newest_ms``: the latest one, None if no batch has one.
 
     ``is_due``: all have passed, and there is a tombstone or a marker that a cleaning removes.
     """
@@ -147,7 +148,8 @@ def _has_something_to_remove(segment: Segment, tombstones_from: int, batch_limit
 
 
 TASK_MEMORY_FACTOR = 4
-"""A task has so many times ``log.cleaner.dedupe.buffer.size`` for keys: fewer buckets take fewer tasks."""
+"""The memory of a task for keys, as a multiple of ``log.cleaner.dedupe.buffer.size``. With more memory there
+are fewer buckets, and fewer tasks."""
 NOTHING_DIRTY = "nothing that may be cleaned lies above the cleaner checkpoint"
 ONLY_ACTIVE = (
     "all records are in the active segment, which is never cleaned; a broker rolls it by segment.bytes or "
@@ -207,8 +209,8 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     ``path``: the partition's directory, in the log directory ``directory``. ``opened``: the log's snapshot if
     the log is open in this process. ``refused``: why the log is not cleaned, None if it may be.
     ``drop_keyless``: the broker's policy for the topic compacts, so keyless records are discarded as the
-    broker does. ``has_brokers_defaults``: the broker's settings are known, so one without a value has Kafka's
-    default. Without, retention by a default deletes nothing.
+    broker does. ``has_brokers_defaults``: the broker's settings are known, so a key that they do not set has
+    Kafka's default. If they are not known, no segment is deleted because of a default.
     """
 
     topic_partition: TopicPartition
@@ -282,7 +284,8 @@ def refusal(
     state: LogState, segments: Sequence[Segment] | None = None, listed: Iterable[str] | None = None
 ) -> str | None:
     """Why the log is skipped, by its settings or by files in its directory, before records are read; None if
-    it is not. ``segments``: of the log, ``listed``: the names of its files; both are listed if not given.
+    it is not. ``segments``: of the log, ``listed``: the names of its files; the directory is listed for those
+    that are None.
 
     Raises UnsafeFileError, OSError.
     """
@@ -309,7 +312,7 @@ def refusal_by_settings(topic: str, config: Config | None, refused: str | None =
     if config is None:
         return POLICY_UNKNOWN
     if "compact" not in config.policies:
-        return sys.intern(f"cleanup.policy={','.join(config.policies)}")  # of many logs
+        return sys.intern(f"cleanup.policy={','.join(config.policies)}")  # one string for many logs
     if config.flag("remote.storage.enable"):
         return "remote.storage.enable=true: logs with tiered storage are not cleaned"
     return None
@@ -435,7 +438,8 @@ def log_facts(
 def facts_of_view(
     directory: Path, view: LogView, config: LogConfig, checkpoint: int | None, stable: int
 ) -> ranges.LogFacts:
-    """As ``log_facts``, of a log that is open or only read: what its view has in memory is not read again.
+    """``log_facts`` of a log that is open, or open for reading only: what its view has in memory is not read
+    from files again.
 
     ``checkpoint``: the log's entry in the cleaner checkpoint, None without one; ``stable``: the end of its
     records that may be cleaned, apart from the bound that a compacted ledger sets. Raises OSError.

@@ -139,8 +139,9 @@ def cleanable_range(facts: LogFacts, config: LogConfig, now_ms: int) -> Cleanabl
 
 
 def _range_of_active_only(facts: LogFacts, first_dirty: int, *, is_reset: bool) -> CleanableRange:
-    """``cleanable_range`` of a log whose only segment is the active one, as most are where there are many:
-    nothing may be cleaned, and it is clean if the checkpoint is above its base offset."""
+    """``cleanable_range`` of a log whose only segment is the active one, without the work that a broker with
+    many such logs would repeat for each: nothing may be cleaned, and the segment counts as clean if the
+    checkpoint is above its base offset."""
     active = facts.segments[0]
     return CleanableRange(
         first_dirty=first_dirty,
@@ -154,7 +155,9 @@ def _range_of_active_only(facts: LogFacts, first_dirty: int, *, is_reset: bool) 
 
 
 def oldest_dirty_ms(dirty: Sequence[PlanSegment]) -> int | None:
-    """The time in ms from which ``max.compaction.lag.ms`` counts, None if nothing is dirty."""
+    """The time in ms from which ``max.compaction.lag.ms`` counts: the earliest timestamp of a dirty segment's
+    first batch, or the first dirty segment's modification time if no batch has one. None if nothing is
+    dirty."""
     if not dirty:
         return None
     first_timestamps = [segment.first_timestamp for segment in dirty if segment.first_timestamp is not None]
@@ -169,8 +172,8 @@ def _compaction_delay_ms(dirty: Sequence[PlanSegment], max_lag_ms: int, now_ms: 
 
 
 def missing_bytes(cleanable: CleanableRange, min_dirty_ratio: float) -> int | None:
-    """How many more dirty bytes bring the dirty ratio over ``min_dirty_ratio``: 0 if it is, None if none
-    do."""
+    """How many more dirty bytes bring the dirty ratio over ``min_dirty_ratio``: 0 if it is over that already,
+    None if no number does (the ratio is never over 1)."""
     if cleanable.dirty_ratio > min_dirty_ratio:
         return 0
     if min_dirty_ratio >= 1:
@@ -204,8 +207,8 @@ def group_segments(segments: Sequence[PlanSegment], end: int, config: LogConfig)
 
 
 def _fit_one_segment(group: Sequence[PlanSegment], last_offset: int, config: LogConfig) -> bool:
-    """Do the segments of ``group`` fit one segment? ``last_offset``: the last one that the last of them may
-    hold."""
+    """Do the segments of ``group`` fit one segment? ``last_offset``: the last offset that the last of them
+    may hold."""
     return (
         sum(segment.size for segment in group) <= config.segment_bytes
         and sum(segment.offset_index_size for segment in group) <= config.segment_index_bytes
@@ -233,7 +236,7 @@ def kafka_map_keys(config: Config) -> int:
 
 
 def kafka_buffer_bytes_for_keys(keys: int, load_factor: float) -> int:
-    """The smallest ``log.cleaner.dedupe.buffer.size`` with which Kafka's map holds so many keys: bytes, at
+    """The smallest ``log.cleaner.dedupe.buffer.size`` with which Kafka's map holds ``keys`` keys: bytes, at
     most the largest value of a setting."""
     slots = keys / load_factor if load_factor else math.inf
     maximum = LONG_MAX // KAFKA_MAP_ENTRY_BYTES
@@ -241,6 +244,6 @@ def kafka_buffer_bytes_for_keys(keys: int, load_factor: float) -> int:
 
 
 def kafka_passes(keys: int, map_keys: int) -> int:
-    """How many times Kafka's cleaner would have to clean a log with so many distinct dirty keys, if its map
+    """How many times Kafka's cleaner would have to clean a log with ``keys`` distinct dirty keys, if its map
     holds ``map_keys`` of them at the same time."""
     return max(1, math.ceil(keys / max(map_keys, 1)))

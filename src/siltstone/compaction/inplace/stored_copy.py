@@ -8,9 +8,10 @@
     all chunks are there ─► the restore point (If-None-Match)
 
 A bucket has no rename, so no name is ever written twice: chunks are named by their bytes, and the restore
-point, which is written last, says which of them the copy has. Until then readers see the copy before, or
-none. A run that ends before leaves chunks that the next one uses. What is a chunk of the source already, in
-the same store, is not read: the store copies it, or has it.
+point, which is written last, says which of them the copy has. Until then readers see the previous copy, or
+none. A run that ends before that leaves chunks, which the next run uses. If the source is a restore point in
+the same store, its files that stay as they are need not be read: the store copies their chunks, or the copy
+names the ones that are there.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ from siltstone.log.names import SEGMENT_KINDS, segment_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """A prefix of a store that takes a copy, while no other run writes there. ``backup_id``: the name of the
-    new restore point; ``folder``: of this machine, for the logs that are being cleaned; ``known_chunks``: the
-    chunks that the store has."""
+    """The prefix of a store that takes a copy, locked so that no other run writes there. ``backup_id``: the
+    name of the new restore point; ``folder``: a local folder for the logs that are being cleaned;
+    ``known_chunks``: the names of the chunks that the store has."""
 
     path: Path
     lock: WriterLock
@@ -64,8 +65,8 @@ class FileToPut:
 
 @runtime_checkable
 class FilePutter(Protocol):
-    """An engine whose workers put files of a store. ``has_executors``: its workers may be other machines,
-    which share no folder with this one."""
+    """An engine whose workers can put files of the source that are in a store. ``has_executors``: its workers
+    may be other machines, which share no folder with this one."""
 
     @property
     def has_executors(self) -> bool:
@@ -80,8 +81,9 @@ class FilePutter(Protocol):
 def stored_target(
     path: Path, now_ms: int, *, parent: Path | None = None, takes_over: bool = False
 ) -> Iterator[StoredTarget]:
-    """Lock a prefix, so that this run is its only writer. ``parent``: where the folder is made, by default
-    that of temporary files. Raises BusyError while another run writes there, CorruptFileError, OSError."""
+    """Lock the prefix ``path``, so that this run is its only writer. ``parent``: where the local folder is
+    made, by default where temporary files are; ``takes_over``: replace the lock of a run that has died.
+    Raises BusyError while another run writes there, CorruptFileError, OSError."""
     with (
         files.temporary_directory("siltstone-out-", None if parent is None else str(parent)) as folder,
         backups.locked_for_writing(path, now_ms, takes_over=takes_over) as lock,
@@ -102,7 +104,8 @@ class StoredCopy(CleanedCopy):
 
     ``engine``: returns the run's engine, None if there is none yet; its workers put the files of the source
     that are in a store and stay as they are. ``start_engine``: starts the engine, and returns it. If its
-    tasks may run on other machines, each puts the new segments that it writes; else this process does.
+    tasks may run on other machines, each puts the new segments that it writes; else this process does. The
+    command sets both, since the engine is made after the destination.
     """
 
     engine: Callable[[], object] = staticmethod(lambda: None)
@@ -129,7 +132,7 @@ class StoredCopy(CleanedCopy):
         return SpaceBudget(size=size, inodes=budget.inodes, frees_sources=False)
 
     def refuse_too_little_space(self) -> None:
-        """A store has space for the copy."""
+        """Checks nothing: a store does not say how much space it has."""
 
     def _tasks_put(self) -> bool:
         """Do the tasks put the new segments?"""
@@ -143,7 +146,8 @@ class StoredCopy(CleanedCopy):
             planned.work = replace(planned.work, chunk_store=self._store)
 
     def commit_groups(self, planned: PlannedLog, groups: Sequence[GroupReport]) -> None:
-        """Note what the tasks have put. Raises CheckFailedError unless it has the size that was cleaned."""
+        """Take over the files that the tasks have put, and move the other new segments to their names. Raises
+        CheckFailedError if a log that was put has not the size that its task reported."""
         super().commit_groups(planned, [group for group in groups if not group.put])
         for group in groups:
             for kind, file in group.put.items():
@@ -163,11 +167,11 @@ class StoredCopy(CleanedCopy):
             put.result()
         for path in new:
             files.unlink(path)
-        # Only now the copy does without the old segments: if a put fails, it has the log as it was.
+        # Last: this leaves the old segments out of the copy. If a put fails, the copy has the log as it was.
         super().commit_log(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """The restore point will not have them."""
+        """Leave the segments out of the restore point, too."""
         super().delete_old_segments(state, expiry)
         for base in expiry.bases:
             for kind in SEGMENT_KINDS:
@@ -179,7 +183,8 @@ class StoredCopy(CleanedCopy):
         super().abort_run()
 
     def _put(self, source: Path, target: Path | None = None) -> Future[BackedUpFile]:
-        """Begin to put a file, under the name that ``target`` has in the copy."""
+        """Begin to put the file ``source``, under the name that ``target`` (by default ``source``) has in the
+        copy."""
         name = str((target or source).relative_to(self._partial_copy))
         self._files[name] = self._pool.submit(put_file, source, name, self._chunks)
         return self._files[name]
@@ -198,7 +203,8 @@ class StoredCopy(CleanedCopy):
         self._unchanged[name] = FileToPut(source=str(source), name=name, size=files.stat(source).size)
 
     def _put_unchanged(self) -> dict[str, BackedUpFile]:
-        """Let the workers put what the cleaning left as it is in a store."""
+        """Let the engine's workers put the unchanged files of a source that is in a store; returns them by
+        name."""
         putter = self.engine()
         if not self._unchanged or not isinstance(putter, FilePutter):
             return {}
@@ -210,7 +216,7 @@ class StoredCopy(CleanedCopy):
         self._unchanged.pop(name, None)
 
     def _sync_folder(self, target: Path) -> None:
-        """The restore point is what makes the copy durable."""
+        """Does nothing: the restore point makes the copy durable."""
 
     def _remove_folder(self, target: Path) -> None:
         prefix = f"{target.relative_to(self._partial_copy)}/"

@@ -102,7 +102,7 @@ def compact_in_process(
     """Carry out both phases over all sources in this process.
 
     ``splits``: for each input split the indexes of its sources; None: one split with all. ``buckets``: into
-    how many the keys are divided. ``attempt``: a part of the names of new files.
+    how many buckets the keys are divided. ``attempt``: a part of the names of new files.
     """
     # Phase one: the key entries of the sources, then bucket by bucket the offsets that are retained.
     report, retained = CompactionReport(), [NO_OFFSETS]
@@ -127,8 +127,8 @@ def compact_in_process(
 
 
 class InProcessCompactionEngine:
-    """The engine without Spark: carries out one step after another. ``buckets``: keys are divided into at
-    least so many, where a compaction is not done in one task."""
+    """The engine without Spark: carries out one step after another. ``buckets``: the least number of buckets
+    into which keys are divided, where a compaction is not done in one task."""
 
     parallelism = 1
 
@@ -163,10 +163,10 @@ class InProcessCompactionEngine:
 
 
 def ranges_to_merge(runs: Sequence[Run], max_runs: int = MAX_RUNS) -> list[tuple[int, int]]:
-    """Ranges [first, end) of ``runs`` (oldest first) of which each is merged into one run, ascending. A range
-    of one run is rewritten without its superseded records.
+    """The ranges [first, end) of ``runs`` (oldest first) that are merged into one run each, ascending. A
+    range of one run is rewritten without its superseded records.
 
-    The newest runs are merged with the next older one as long as they have together at least half of its live
+    The newest runs are merged with the next older one as long as together they have at least half of its live
     size, or more than ``max_runs`` runs would remain. Of the other runs, neighbours that are mostly
     superseded are merged.
     """
@@ -220,15 +220,16 @@ def _check_counts(
         raise CompactionFailedError(failure.reason, path=work.name)
     partitions = sum(len(part.counts) for part in report.key_index_parts)
     indexed = (partitions, KEY_INDEX_PARTITIONS, "partitions of the key index")
-    for one, other, what in (*counts, indexed):
-        if one != other:
-            reason = f"two counts of {what} differ, {one} and {other}; the ledger is unchanged"
+    for count, equal_count, what in (*counts, indexed):
+        if count != equal_count:
+            reason = f"two counts of {what} differ, {count} and {equal_count}; the ledger is unchanged"
             raise CheckFailedError(reason, path=work.name, advice=_RUN_AGAIN)
 
 
 def check_compaction(work: CompactionWork, report: CompactionReport) -> None:
-    """Check the counts of new records: read = those with a key + without + aborted, retained = written, key
-    entries sent = key entries merged, superseded (what is left over) at least the late ones.
+    """Check the counts of new records: records read = with a key + without a key + aborted; records retained
+    = written; key entries sent = merged; keys of the new run = retained records with a key (by time also
+    deleted keys); superseded records (the rest) are at least as many as late ones.
 
     Raises CheckFailedError; CompactionFailedError for a failure that was reported; CorruptFileError for an
     aborted transaction that no ``.txnindex`` has.
@@ -276,7 +277,7 @@ def check_merge(work: CompactionWork, report: CompactionReport, live_records: in
 class LedgerDraft:
     """The next ledger of a log. ``ledger``: the current one, None if there is none.
 
-    ``runs``: those of the next ledger, oldest first. ``superseded``: run id → superseded offsets (int64).
+    ``runs``: the runs of the next ledger, oldest first. ``superseded``: run id → superseded offsets (int64).
     ``staged``: run id → directory of a new run. ``work``: what all steps share; its ``key_indexes`` are those
     of the current runs. ``newly_superseded``: how many records of current runs the new records supersede.
     ``written_bytes``: size of all new segments.
@@ -440,11 +441,11 @@ class TwoPhaseCompactor:
     ) -> CompactionResult:
         """Compact the new records of ``log``, from the ledger's horizon on, into its ledger.
 
-        They end at the high watermark or the last stable offset, as these are at the start. The caller makes
-        sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the last record
-        of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain records without a
-        key. ``commit_guard``: a context in which the ledger is changed (``LedgerStore.commit``, clean-up). It
-        raises if the log was truncated or deleted meanwhile, and prevents both until it is left.
+        These end at the high watermark or the last stable offset, as it is when the compaction begins. The
+        caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the
+        last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain
+        records without a key. ``commit_guard``: the context of each change of the ledger; it raises if the
+        log was truncated or deleted meanwhile, and prevents both until it is left.
 
         Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
         for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;

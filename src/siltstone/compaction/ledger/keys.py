@@ -1,9 +1,8 @@
 """Keys of side-by-side compaction: entries of new records, the lookup of older runs' entries, key indexes.
 
-Side-by-side compaction is Pulsar's: the log stays, and the last record of each key goes into a ledger beside
-it. A run is the part of the ledger that one compaction wrote. Keys are hashed with SipHash-128 under a hash
-key of the ledger: a secret, which has nothing to do with a record's key. A key entry is an array of uint64
-words (``compaction.keys``)::
+A run is the part of a compacted ledger that one compaction, or a merge of runs, wrote. Records' keys are
+hashed with SipHash-128 under the hash key of the ledger, a secret. A key entry is an array of uint64 words
+(``compaction.keys``)::
 
      word  0   bits 0–63 of the key's hash; the top ten of them are the number of the shard
            1   bits 64–127
@@ -53,8 +52,10 @@ from siltstone.compaction.keys import (
 
 KEY_INDEX_PARTITIONS = 1024
 """Shards of a key index: with a million keys each fits a core's cache, with a billion a task's memory."""
-_MIN_CAPACITY = 8
-_SIGN = np.uint64(1 << 63)
+_MIN_SHARD_ROWS = 8
+"""Rows of a shard of a collector, at least."""
+_SIGN_BIT = np.uint64(1 << 63)
+"""The sign bit of an int64. With it flipped, timestamps sort as unsigned words."""
 _ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
 """All bits of word 1 belong to the hash, so ``slot_of`` compares all."""
 
@@ -115,10 +116,10 @@ def look_up_older_entries(
 ) -> Int64:
     """Look up an older run's entries among the new entries, which ``latest_entry_of_each_key`` has returned.
 
-    Both are in order of shard, with the ``bounds`` of each shard. The older ones begin at the new ones' shard
-    ``first_in_new``, which is counted from their first. Returns the offsets of the older records that are
-    superseded (int64, in any order). Sets ``late`` (bool, one for each new entry) where the older run has the
-    larger timestamp: so the new record is not written.
+    Both are in order of shard, with the ``bounds`` of each shard. ``first_in_new``: which shard of the new
+    entries, counted from 0, is the first shard of the older ones. Returns the offsets of the older records
+    that are superseded (int64, in any order). Sets ``late`` (bool, one for each new entry) where the older
+    run has the larger timestamp: then the new record is not written.
     """
     superseded, table = np.empty(len(older), np.int64), new_hash_table(int(np.diff(bounds).max(initial=1)))
     count = _look_up_older_kernel(entries, bounds, table, older, older_bounds, first_in_new, late, superseded)
@@ -142,8 +143,9 @@ def _find_deletions(data: Bytes, key_start: Int32, key_size: Int32, deleted: Fla
 class EntryCollector:
     """Makes key entries of records, in log order, and yields them as blobs by bucket.
 
-    A blob is a view of the collector's memory, valid until the next one is asked for (``copied()`` keeps it).
-    Memory is bounded: it holds about ``capacity`` entries (24 or 32 bytes each), the latest one of each key.
+    A blob is a view of the collector's memory, valid only until the next one is taken; ``copied()`` stays
+    valid. Memory is bounded: it holds about ``capacity`` entries (24 or 32 bytes each), the latest one of
+    each key.
     When a shard is full, all entries are yielded, so a key may be yielded again. ``emitted``: how many
     entries were yielded.
     """
@@ -153,9 +155,10 @@ class EntryCollector:
         self._key = (np.uint64(hash_key[0]), np.uint64(hash_key[1]))
         self._words = TIMED_WORDS if by_time else PLAIN_WORDS
         self._buckets = buckets
-        # Shards differ in size, since hashes are random: 8 standard deviations above the mean are enough.
+        # Shards differ in size, since hashes are random. The entries of a shard have about the Poisson
+        # distribution: 8 standard deviations (the root of the mean each) above the mean are enough.
         mean = capacity // KEY_INDEX_PARTITIONS
-        rows_per_shard = mean + 8 * math.isqrt(mean) + _MIN_CAPACITY
+        rows_per_shard = mean + 8 * math.isqrt(mean) + _MIN_SHARD_ROWS
         # ``capacity=0``: no shard is made larger; when one is full, the entries are taken out.
         self._entries = ShardedEntries(
             KEY_INDEX_PARTITIONS, rows_per_shard, words=self._words, capacity=0, dedupes=True
@@ -180,7 +183,7 @@ class EntryCollector:
         new[:, 2] = columns.offset[rows].view(np.uint64) << np.uint64(1) | deleted
         if self._words == TIMED_WORDS:
             assert isinstance(columns, RecordColumns)
-            new[:, 3] = columns.timestamp[rows].view(np.uint64) ^ _SIGN
+            new[:, 3] = columns.timestamp[rows].view(np.uint64) ^ _SIGN_BIT
         for bounds in self._entries.put(new):  # the shards' bounds, each time that one is full
             yield from self._emit(bounds)
 
@@ -231,8 +234,8 @@ class KeyIndexPart:
     """A part of a key index: the entries of a range of shards, in a file of their own until
     ``assemble_key_index``.
 
-    ``counts``: entries of each shard from ``first`` on; ``checksums``: their CRC32C. ``path`` is "" if
-    there are no entries.
+    ``counts``: the number of entries of each shard from number ``first`` on; ``checksums``: CRC32C of each
+    shard's entries. ``path`` is "" if there are no entries.
     """
 
     first: int
@@ -254,8 +257,7 @@ def write_key_index_part(
 
     All attempts of a task write the same bytes, and rename their files to the same path. So a
     ``CompactionReport`` of a task, which contains this part, is the same for each attempt, and Spark may
-    combine reports of any attempts. The part is not made durable; the
-    assembled index is. Raises OSError.
+    combine reports of any attempts. The part is not synced; the assembled index is. Raises OSError.
     """
     stored = np.ascontiguousarray(entries).astype("<u8", copy=False)
     edges = itertools.pairwise(bounds.tolist())

@@ -74,11 +74,11 @@ from siltstone.log.segments import windows
 #     new        base offset and base timestamp (the first record's), largest timestamp
 #     dropped    producer id, producer epoch and base sequence (-1), transactional bit, delete horizon
 #
-# A batch ends where codec, timestamp type, leader epoch or log append time change, where it is full, and
-# where an offset delta would not fit 32 bits. In a merge of runs, a large batch of which all records stay is
-# copied as it is. A batch of the log never is, since its producer fields are dropped. Message sets (v0, v1)
-# are converted to batches first. (Pulsar's ``RawBatchConverter.rebatchMessage`` writes a batch for each
-# source batch.)
+# A batch ends where the codec, the timestamp type, the leader epoch or the log append time changes, where it
+# is full, and where an offset delta would not fit 32 bits. In a merge of runs, a large batch of which all
+# records stay is copied as it is. A batch of the log never is, since its producer fields are dropped. Message
+# sets (v0, v1) are converted to batches first. (Pulsar's ``RawBatchConverter.rebatchMessage`` writes a batch
+# for each source batch.)
 
 BATCH_BYTES = 128 << 10
 """A batch is closed before it exceeds this size, uncompressed."""
@@ -86,7 +86,7 @@ GROWTH = 20
 """Bytes by which a record may grow: its size (up to 5 bytes), its timestamp delta (10) and its offset delta
 (5) may become longer varints."""
 _KIND_MASK = CODEC_MASK | TIMESTAMP_TYPE_BIT
-"""The attributes that a new batch takes from its sources."""
+"""The bits of a batch's attributes that a new batch takes from its source batches."""
 _STATE_FIELDS, _ROW_FIELDS = 11, 6
 START, END, COUNT, BASE, BASE_TIME, MAX_TIME, LAST, KIND, EPOCH, ROWS, MATCHED = range(_STATE_FIELDS)
 """Fields of ``state``, the state of the open batch (int64): START and END are its positions in the output;
@@ -97,7 +97,7 @@ ROW_START, ROW_SIZE, ROW_LAST, ROW_MAX_TIME, ROW_CODEC, ROW_IS_NEW = range(_ROW_
 largest timestamp, the codec to compress it with, and 1 if its checksum has to be computed (0: it was
 copied)."""
 _MISSED, _MALFORMED = -1, -2
-"""Errors of ``_coalesce``: a listed offset has no record; a record cannot be decoded."""
+"""Errors that ``_coalesce`` returns: a listed offset has no record; a record cannot be decoded."""
 _SMALLEST_RECORD = 6
 """Bytes after a record's size: attributes, two deltas, two sizes and the header count."""
 _COMPRESSION_RATIO = 8
@@ -169,8 +169,8 @@ def _add(
 
 @inline_kernel
 def _skip_records(at: int, end: int, count: int) -> int:
-    """Skip ``count`` records, by their sizes, from address ``at`` on. Returns the address after them, -1 for
-    a malformed size."""
+    """Skip ``count`` records, by their sizes, from the memory address ``at`` on; ``end``: the address after
+    the batch. Returns the address after them, -1 for a malformed size."""
     for _ in range(count):
         body_size, at = next_varint(at, end)
         if at < 0 or body_size < _SMALLEST_RECORD or body_size > end - at:
@@ -298,7 +298,7 @@ class Coalescer:
             return batches
         low = np.searchsorted(self._listed, batches["base_offset"])
         high = np.searchsorted(self._listed, batches["last_offset"], side="right")
-        # The headers of compressed message sets do not tell their first offsets.
+        # The header of a wrapper (v0, v1) has only its last offset.
         return batches[(high > low) | (batches["magic"] < 2)]
 
     def coalesce(
@@ -438,7 +438,7 @@ class _SegmentWriter:
         return self._writer
 
     def put(self, batches: CleanedBatches) -> None:
-        """Write finished batches, in order."""
+        """Write finished batches, in log order; begins and ends segments as needed."""
         start, ends = 0, np.concatenate((np.zeros(1, np.int64), np.cumsum(batches.size)))
         while start < len(batches.size):
             writer = self._writer or self._begin(batches.data[ends[start] :])

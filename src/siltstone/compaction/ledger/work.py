@@ -61,7 +61,7 @@ from siltstone.log.transactions import TransactionScan
 MERGE_BYTES_PER_ENTRY = 80
 """Bytes of memory that a merge needs for a key entry, at most."""
 MAX_RUNS = 8
-"""Runs of a ledger, at most: a compaction reads the key index of each, and a reader opens each directory."""
+"""The most runs of a ledger: a compaction reads the key index of every run, a reader its segments."""
 NO_OFFSETS: Int64 = np.empty(0, np.int64)
 
 
@@ -91,9 +91,9 @@ class Source:
     """A file of batches with offsets in [``base_offset``, ``end_offset``), read from byte ``start`` up to
     byte ``size``.
 
-    The file must still have this inode, and may have grown since. (Its device is not compared: each client of
-    a network file system numbers devices for itself.) ``run``: the id of the run that the file belongs to,
-    None for a segment of the log.
+    The file must still have this ``inode``, and may have grown since. (Its device is not compared: each
+    client of a network file system numbers devices for itself.) ``run``: the id of the run that the file
+    belongs to, None for a segment of the log.
     """
 
     path: str
@@ -243,7 +243,7 @@ def _extract_source(
     scan.refuse_missing_markers(
         max(work.first_offset, source.base_offset), min(work.end_offset, source.end_offset), source.path
     )
-    # The state of transactions after this source, for the checks of the compactor.
+    # What this source alone tells about transactions; ``check_compaction`` combines all sources' summaries.
     summary = scan.summary(source.base_offset)
     if len(summary):
         extracted.summaries.append(summary)
@@ -262,7 +262,7 @@ def _select_records(
     inside = None  # which records are within the work's offsets; None: all
     low, high = int(batches["base_offset"][0]), int(batches["last_offset"][-1])
     if len(columns):
-        # The header of a compressed message set has its last offset only.
+        # The header of a wrapper (v0, v1) has only its last offset.
         low = min(low, int(columns.offset[0]))
     if low < work.first_offset or high >= work.end_offset:
         inside = (columns.offset >= work.first_offset) & (columns.offset < work.end_offset)
@@ -348,9 +348,9 @@ def offsets_by_group(groups: Sequence[Group], offsets: Int64) -> Iterator[tuple[
 _NO_LINK_ERRNOS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)
 """Errors of a file system that has no hard links, or allows no more of them for this file."""
 _MAX_TRIES = 20
-"""How often links are made anew because a segment was replaced meanwhile."""
+"""How many times links are tried, because a segment may be replaced meanwhile."""
 MIN_GROUP_BYTES, MAX_GROUP_BYTES = 32 << 20, 1 << 30
-"""The bytes of the sources of a group: a few groups for each worker, within these bounds."""
+"""The bounds of the bytes of a group's sources; within them a worker gets four groups."""
 
 
 def compactable_end(view: LogView) -> int:
