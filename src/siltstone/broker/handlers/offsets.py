@@ -46,7 +46,6 @@ from siltstone.log.fetch import MAX_TIMESTAMP, READ_COMMITTED, offset_for_time
 from siltstone.log.partition import PartitionLog
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -4, -5, -6
-# The first version of ListOffsets in which a client may send the special timestamp.
 _FIRST_VERSIONS = {
     LATEST: 1,
     EARLIEST: 1,
@@ -55,6 +54,7 @@ _FIRST_VERSIONS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+"""The first version of ListOffsets that has the special timestamp."""
 
 
 def list_offsets(

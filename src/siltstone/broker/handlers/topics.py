@@ -153,6 +153,7 @@ def _create_topic(
         # settings are not checked if one is named twice or has no value.
         settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
         checked = settings if len(settings) == len(topic.configs) else {}
+        # 1: a number of partitions that is valid, since that of the request is not checked here.
         refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
         raise
     create = partial(administration.create_topic, broker.served, actor_of(context), name, count, overrides)

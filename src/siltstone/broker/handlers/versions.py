@@ -14,12 +14,12 @@ from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, PRODUCE
 from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
-# Error codes (``Errors``).
 UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
+"""Error codes (``Errors``)."""
 _NAMED_FROM = 3
 """The first version whose request has the name and version of the client's software (KIP-511)."""
-# As Kafka's ``ApiVersionsRequest.isValid`` checks both of them.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""A valid name, or version, of the client's software (``ApiVersionsRequest.isValid``)."""
 
 
 def announcing(
