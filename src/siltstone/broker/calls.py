@@ -238,7 +238,6 @@ def _method_of_broker(method: str) -> Callable[..., object]:
     return lambda broker, **arguments: operator.attrgetter(method)(broker)(**arguments)
 
 
-# The names that a program may call: a received name is never looked up in the broker's objects as it is.
 _METHODS: Mapping[str, Callable[..., object]] = {
     "send_many": _send_many,
     "set_time": _set_time,
@@ -261,3 +260,4 @@ _METHODS: Mapping[str, Callable[..., object]] = {
         )
     },
 }
+"""What a program may call, by name: a received name is never looked up in the broker's objects as it is."""

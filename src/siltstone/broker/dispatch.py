@@ -231,7 +231,7 @@ class Dispatcher:
             self._quotas.throttle(context, throttle_ms_by_kind)
             return response
         throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(context, context.seconds)
-        # The handlers of topics have counted their mutations, and put the time for them into the response.
+        # For mutations of topics the handler has asked the quota, and put the time into its response.
         throttle_ms_by_kind[quotas.MUTATION] = getattr(response, "throttle_time_ms", 0)
         throttle_ms = self._quotas.throttle(context, throttle_ms_by_kind)
         # DescribeQuorum's response has no such field.
@@ -258,7 +258,7 @@ class Dispatcher:
         head = response_header(route.api.key, version, context.correlation_id)
         parts = codec.write(message, version)
         size = len(head) + sum(map(len, parts))
-        # The first part is always bytes: ``codec.write`` puts a slice of a file only behind some.
+        # The first part is always bytes: ``codec.write`` never begins with a slice of a file.
         parts[0] = _PREFIX.pack(size) + head + parts[0]  # type: ignore[operator]
         if route.note is not None:
             route.note(message)

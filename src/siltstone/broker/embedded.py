@@ -116,8 +116,9 @@ class EmbeddedBroker(Closing):
     # Time and cleaning
 
     def compact(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
-        """Compact a topic, some or (empty) all now, active segments included, whatever the dirty ratio.
-        Raises CompactionFailedError, UnknownTopicError, UsageError for a topic that is not compacted."""
+        """Compact a topic or several, or all if none is named, now: with their active segments, whatever the
+        dirty ratio. Raises CompactionFailedError, UnknownTopicError, UsageError for a topic that is not
+        compacted."""
         results = clean_open_logs(self.logs, topic)
         for result in results:
             if result.status in ("failed", "uncleanable"):

@@ -8,8 +8,8 @@ API (``siltstone.testing.Broker``).
                                       ├──► (handler, with ``after``) ─► respond with the code
                                       └──► (handler, with ``after``) ─► close the connection
 
-A request that is refused or cut is not carried out. With ``after`` it is, and the client does not learn of
-it, as when a broker stops between the append and the response.
+A request that is refused or cut is not carried out (but see ``_CALLED_FOR_ERRORS``). With ``after`` it is,
+and the client does not learn of it, as when a broker stops between the append and the response.
 """
 
 from __future__ import annotations
@@ -228,5 +228,6 @@ _ERROR_RESPONSES: Mapping[int, Callable[[Any, Any, int], Message]] = {
     apis.CREATE_TOPICS: _create_topics,
 }
 _CALLED_FOR_ERRORS = (apis.METADATA,)
-"""APIs whose handler is called even for a request that fails: their error response keeps the rest, such as
-the list of brokers. They change nothing."""
+"""APIs whose handler is called for every request with a fault: their error response keeps the rest of the
+handler's, such as the list of brokers. (With ``auto.create.topics.enable``, it creates topics all the
+same.)"""
