@@ -59,11 +59,11 @@ class PhaseCounts:
 class ApiCounts:
     """The requests of one API since the start.
 
-    ``buckets``: how many requests took longer than one of ``BOUNDS_MS``, and at most the next; the last
-    bucket has those that took longer than all. ``seconds``: the sum of the times. ``queued``, ``parked``,
-    ``throttled``, ``sent``: the phases. Of the ``parked_requests`` that were parked, ``parked_in_all`` has
-    the whole times, and ``parked_local`` the times without the wait in the purgatory. ``request_bytes`` and
-    ``response_bytes``: of frames, without the four bytes of their lengths.
+    ``buckets``: how many requests took at most one of ``BOUNDS_MS``, but longer than the bound before it; the
+    last bucket has those that took longer than all bounds. ``seconds``: the sum of the times. ``queued``,
+    ``parked``, ``throttled``, ``sent``: the phases. Of the ``parked_requests`` that were parked,
+    ``parked_in_all`` has the whole times, and ``parked_local`` the times without the wait in the purgatory.
+    ``request_bytes`` and ``response_bytes``: of frames, without the four bytes of their lengths.
     """
 
     __slots__ = (

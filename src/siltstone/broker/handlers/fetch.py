@@ -107,10 +107,11 @@ class _Fetch:
 
     ``_partitions``: those of the session, else of the request, by topic and number; ``_all``: the same, in
     order. ``_chosen``: those that are read; of the others the session knows that nothing has changed.
-    ``_reads``: the reads of the chosen partitions. ``_max_bytes``: of the response. ``_isolation``: None if
-    there is no such level (only before version 13: newer versions are refused then). ``_is_enough``: is the
-    response due after the last read? ``_watched``: each partition with the log that the purgatory watches for
-    it; ``_parked_at``: when the fetch was parked, by ``time.perf_counter``, in seconds.
+    ``_reads``: the reads of the chosen partitions. ``_max_bytes``: of the response. ``_isolation``: None for
+    an unknown level, which is an error of each partition (from version 13 on, of the request).
+    ``_is_enough``: is the response due after the last read? ``_watched``: each partition with the log that
+    the purgatory watches for it; ``_parked_at``: when the fetch was parked, by ``time.perf_counter``, in
+    seconds.
     """
 
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:

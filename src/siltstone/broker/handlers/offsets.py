@@ -70,13 +70,13 @@ def list_offsets(
         joined = dict[str, dict[int, ListOffsetsPartition]]()
         for topic in request.topics:
             if topic.partitions:
-                rows = joined.setdefault(topic.name, {})
-                rows.update((row.partition_index, row) for row in topic.partitions)
+                by_number = joined.setdefault(topic.name, {})
+                by_number.update((wanted.partition_index, wanted) for wanted in topic.partitions)
         topics = tuple(
             ListOffsetsTopicResponse(
-                name=name, partitions=tuple(find(name, wanted) for wanted in rows.values())
+                name=name, partitions=tuple(find(name, wanted) for wanted in by_number.values())
             )
-            for name, rows in joined.items()
+            for name, by_number in joined.items()
         )
         return ListOffsetsResponse(topics=topics)
 
@@ -122,6 +122,7 @@ def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
 
 
 _NO_OFFSET = (-1, -1, -1)
+"""The timestamp, offset and leader epoch in a response without an offset."""
 
 
 def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> tuple[int, int, int]:

@@ -14,16 +14,17 @@ Checks come in Kafka's order; the first one that fails gives the error code:
                      INVALID_REQUIRED_ACKS (21)                   acks other than -1, 0, 1
                      INVALID_PRODUCER_ID_MAPPING (49)             a transaction: there is no coordinator
                      INVALID_TOPIC_EXCEPTION (17)                 an internal topic
-                     2, 10, 32, 87, 45, 47, 48                    errors of the log's own checks
-                                                                  (``log.validation``, producer state)
+                     CORRUPT_MESSAGE (2), MESSAGE_TOO_LARGE (10), INVALID_TIMESTAMP (32), INVALID_RECORD (87),
+                     OUT_OF_ORDER_SEQUENCE_NUMBER (45), INVALID_PRODUCER_EPOCH (47), INVALID_TXN_STATE (48):
+                                                                  by the log (``log.validation``, producers)
 
 A batch is appended in the loop's thread if ``PartitionLog.try_append`` can do so without waiting: if it is
 small, no lock is held and no file has to be created or synced. Other batches are *late*: they are appended in
 the pool, and the response follows when all are. A batch behind a late one of the same log is late, too, so
 their order is that of the request.
 
-An error of the whole request is that of each of its partitions, and nothing is appended: as in Kafka, the
-heads of all batches are looked at before the first append.
+An error of the whole request is reported for each of its partitions, and nothing is appended: as in Kafka,
+the heads of the batches, up to a transactional one, are checked before the first append.
 
 Batches are not copied: the log writes their offsets into the bytes of the request.
 
