@@ -149,11 +149,10 @@ def _create_topic(
     try:
         count, overrides = _parse_topic(topic, broker.node_id)
     except (RequestRefusedError, SiltstoneError):
-        # As in Kafka, a bad name, a topic that exists and a bad setting are reported before this error; but
-        # settings are not checked if one is named twice or has no value.
+        # As in Kafka, a bad name, an existing topic and a bad setting are reported before this error; but
+        # settings are not checked if one is named twice or has no value. (1: a valid number of partitions.)
         settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
         checked = settings if len(settings) == len(topic.configs) else {}
-        # 1: a number of partitions that is valid, since that of the request is not checked here.
         refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
         raise
     create = partial(administration.create_topic, broker.served, actor_of(context), name, count, overrides)
