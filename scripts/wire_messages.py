@@ -41,10 +41,11 @@ _DEFAULTS = {
     "float64": "0.0",
 }
 _APIS_HEAD = '''\
-"""The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
+"""The table of the APIs of Kafka 4.3 whose messages are in ``wire.messages``, and their API keys.
 
-Each row: number, name, lowest and highest version, first flexible version (KIP-482). The broker announces
-those that have a handler in ``dispatch.HANDLERS``.
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file. The arguments
+of ``Api``: key, name, lowest and highest version, first flexible version (KIP-482). The broker announces the
+APIs that have a handler in ``dispatch.HANDLERS``.
 """
 
 from siltstone.broker.wire.api import Api
@@ -160,7 +161,7 @@ def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterat
             kind = field["type"].removeprefix("[]")
             if kind[0].isupper():
                 inner = field.get("fields") or common[kind]["fields"]
-                yield from of(kind, inner, f"{_told(uses(fields, kind))} of {name}.")
+                yield from of(kind, inner, f"The type of {_told(uses(fields, kind))} in {name}.")
             python, default = annotation(field, valid)
             lines.append(f"    {snake(field['name'])}: {python} = {default}\n")
         if written.setdefault(name, lines) is not lines:
@@ -175,7 +176,7 @@ def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterat
 
     flexible = message["flexibleVersions"]
     first_flexible = _EVERY_LATER if flexible == "none" else versions(flexible)[0]
-    about = f"Versions {message['validVersions']}."
+    about = f"The {message['type']} in versions {message['validVersions']}."
     yield from of(message["name"], message["fields"], about, first_flexible)
 
 
@@ -183,7 +184,13 @@ def module(name: str, messages: list[dict[str, Any]]) -> str:
     """The module of an API."""
     written: dict[str, list[str]] = {}
     classes = "\n\n".join(structure for message in messages for structure in structures(message, written))
-    head = f'"""Requests and responses of {name}. Made by ``scripts/wire_messages.py``."""\n\n'
+    head = f'''\
+"""Requests and responses of {name}.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
+
+'''
     fields = [word for word in ("NEVER", "ZERO_ID") if re.search(rf"\b{word}\b", classes)]
     imports = ["from typing import Annotated, ClassVar\n"]
     if "field(" in classes:
@@ -214,7 +221,7 @@ def main(jar_path: str) -> None:
     )
     table = f"APIS: dict[int, Api] = {{\n    api.key: api\n    for api in (\n{calls}    )\n}}\n"
     named = "".join(f"{snake(name).upper()} = {key}\n" for key, name, *_ in sorted(rows))
-    (WIRE / "apis.py").write_text(_APIS_HEAD + table + '"""The APIs by their number."""\n' + named)
+    (WIRE / "apis.py").write_text(_APIS_HEAD + table + '"""The APIs by their keys."""\n' + named)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Calls of a program to its embedded broker that runs in another process (``broker.separate``), over a socket
+"""Remote calls from a program to its embedded broker in another process (``broker.separate``), over a socket
 pair.
 
 ::
 
-    frame     8 bytes: the length; then a MessagePack map
+    frame     length: 8 bytes, big-endian, without itself; then a MessagePack map
     program   {method: "send_many", arguments: {topic: …, records: […]}}
     broker    {result: …, error: null}   or   {result: null, error: {kind: "UsageError", reason: …}}
 
-Calls are answered one at a time, in order. An error that the package declares is raised in the program as it
-was in the broker, an ``OSError`` with its number. Received bytes are data only (no pickle), never run as
-code."""
+Calls are answered one at a time, in order. An error of ``base.errors`` is raised in the program as it was in
+the broker, an ``OSError`` with its errno, any other error as a RuntimeError. Received bytes are never run as
+code (no pickle)."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from siltstone.runtime.producing import NewRecord, RecordMetadata
 Result = TypeVar("Result")
 _LENGTH = struct.Struct("!Q")
 _CHUNK_BYTES = 1 << 20
+"""The most bytes of one ``recv``, which allocates as many before any have come."""
 
 
 @decoded_in_threads
@@ -44,7 +45,8 @@ class CalledMethod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that crosses the socket. ``kind``: its class; ``number``: the errno of an OSError."""
+    """An error as it crosses the socket. ``kind``: the name of its class; ``number``: the errno of an
+    OSError, None for other errors; the other fields: those of a SiltstoneError."""
 
     kind: str
     reason: str
@@ -55,7 +57,7 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: Exception) -> RaisedError:
-        """An error as data."""
+        """The message for an error."""
         kind = type(error).__name__
         if isinstance(error, SiltstoneError):
             return cls(
@@ -71,12 +73,13 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
         return cls(kind=kind, reason=str(error))
 
     def to_exception(self) -> Exception:
-        """The error to raise; a RuntimeError with its text if the package does not declare it."""
+        """The error to raise; a RuntimeError with its text if ``base.errors`` does not have its class."""
         if self.number is not None:
             return OSError(self.number, self.reason, self.path)
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, SiltstoneError)):
             return RuntimeError(f"in the broker's process: {self.kind}: {self.reason}")
+        # Without the class's own __init__, whose parameters differ from class to class.
         error = kind.__new__(kind, self.reason)
         SiltstoneError.__init__(
             error, self.reason, path=self.path, position=self.position, advice=self.advice
@@ -86,33 +89,36 @@ class RaisedError(msgspec.Struct, frozen=True, kw_only=True):
 
 @decoded_in_threads
 class CallResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to a call."""
+    """The response to a call. ``result``: the MessagePack of the value, which only the caller knows how to
+    decode; nil if there is none."""
 
     result: msgspec.Raw = msgspec.Raw(b"\xc0")
     error: RaisedError | None = None
 
 
 class Channel:
-    """One end of the socket pair. ``call`` and ``ask`` may be used by several threads: each waits until the
-    call of another one is answered. After a call that was interrupted, others raise EOFError: its response
-    would be taken for theirs."""
+    """One end of the socket pair. Several threads may use ``call`` and ``ask``: a call waits until those of
+    other threads are answered. A call that is interrupted closes the channel, and later ones raise EOFError:
+    they would take its response for theirs."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
         self._lock = threading.Lock()
 
     def call(self, kind: type[Result], method: str, /, **arguments: object) -> Result:
-        """The result of a method. Raises what it raises; EOFError if the other process has ended."""
+        """Call a method; its result, decoded as ``kind``. Raises what the method raises; EOFError if the
+        other process has ended."""
         return msgspec.msgpack.decode(self.ask(method, arguments), type=kind)
 
     def ask(self, method: str, arguments: dict[str, Any], descriptors: Sequence[int] = ()) -> msgspec.Raw:
-        """The same, not decoded. ``descriptors``: file descriptors that the other process receives with the
-        call."""
+        """As ``call``, but the result is not decoded. ``descriptors``: file descriptors that the other
+        process receives with the call."""
         with self._lock:
             try:
                 self.send(CalledMethod(method=method, arguments=arguments), descriptors)
                 response = self.receive(CallResponse)
             except BaseException:
+                # Ends the connection even if a forked process has a copy of the socket, unlike close.
                 with contextlib.suppress(OSError):
                     self.socket.shutdown(socket.SHUT_RDWR)
                 self.close()
@@ -130,7 +136,7 @@ class Channel:
         self.send(CallResponse(error=RaisedError.of(error)))
 
     def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
-        """Send a message, with file descriptors for the other process. Raises EOFError."""
+        """Send a message, with file descriptors for the other process. Raises EOFError if that has ended."""
         data = _encoded(message)
         head = _LENGTH.pack(len(data))
         try:
@@ -140,7 +146,8 @@ class Channel:
             raise EOFError(str(error)) from error
 
     def receive(self, kind: type[Result], descriptors: list[int] | None = None) -> Result:
-        """The next message; descriptors that came with it are added to the list. Raises EOFError."""
+        """The next message, decoded as ``kind``. ``descriptors``: a file descriptor that came with it, at
+        most one, is added to this list. Raises EOFError if the other process has ended."""
         try:
             head, sent, _, _ = socket.recv_fds(self.socket, _LENGTH.size, 1)
             if descriptors is not None:
@@ -172,7 +179,7 @@ def _encoded(message: object) -> bytes:
 
 
 def _plain(value: Any) -> object:
-    """A value of a type that msgspec does not know: a number of numpy's as Python's, anything else, such as a
+    """A value of a type that msgspec cannot encode: a NumPy number as Python's, anything else, such as a
     path, as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
@@ -181,7 +188,7 @@ def _plain(value: Any) -> object:
 
 
 def _answer_call(broker: EmbeddedBroker, channel: Channel, called: CalledMethod) -> bool:
-    """Carry out a call, and answer it; False if it failed. Raises EOFError if the program has gone."""
+    """Carry out a call, and answer it; False if it failed. Raises EOFError if the program has ended."""
     try:
         result = _METHODS[called.method](broker, **called.arguments)
     except Exception as error:  # the program gets it
@@ -206,6 +213,7 @@ def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
 def _send_many(
     broker: EmbeddedBroker, topic: str, records: list[list[Any]], partition: int | None
 ) -> list[RecordMetadata]:
+    """``records``: [key, value, [[header name, data], …], timestamp in ms or None] of each."""
     rows = (
         NewRecord(key=key, value=value, headers=[(name, data) for name, data in headers], timestamp=timestamp)
         for key, value, headers, timestamp in records
@@ -219,8 +227,8 @@ def _set_time(broker: EmbeddedBroker, time_ms: int) -> None:
 
 
 def _write_positions(broker: EmbeddedBroker) -> None:
-    """Write the checkpoints, so that readers of the directory see the present high watermarks and log
-    starts."""
+    """Write the checkpoints, so that readers of the directory see the present high watermarks and log start
+    offsets."""
     upkeep = broker.logs.upkeep
     upkeep.write_recovery_points()
     upkeep.write_log_starts()
@@ -252,3 +260,4 @@ _METHODS: Mapping[str, Callable[..., object]] = {
         )
     },
 }
+"""What a program may call, by name: a received name is never looked up in the broker's objects as it is."""

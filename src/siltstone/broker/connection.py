@@ -4,18 +4,19 @@
 ::
 
     0        4
-    | size   | frame: header and body of a request |      size: int32, of the frame alone
+    | size   | frame: header and body of a request |      size: int32, of what follows it
 
-    1  receive   small frames: many with one system call, into a buffer that all connections share, then a
-                 copy of each; a large frame: into its own buffer, which grows with the bytes that come
+    1  receive   into a buffer that all connections share: many small frames with one system call, each of
+                 which is then copied; the rest of a frame that has not come whole: into a buffer of its own,
+                 which grows with the bytes that come
     2  answer    the frame goes to ``dispatch``: a response at once, or later
     3  send      memory with sendmsg, slices of log files with sendfile
     4  settle    report the memory in use to the budget, and register for reads or writes with the loop
 
 A connection is not read (Kafka: muted) while a response is not sent, while a second request waits for the
-first one's response, while there is no memory, and while its client is throttled (``quotas``). So its
-requests are answered one after the other, which idempotent producers rely on, and a client that reads nothing
-cannot pile up requests.
+first one's response, while it waits for memory or its turn in the loop, and while its client is throttled
+(``quotas``). So its requests are answered one after the other, which idempotent producers rely on, and a
+client that reads nothing cannot pile up requests.
 
 Each frame has a buffer of its own, which no other request shares: Produce writes offsets into it.
 """
@@ -44,11 +45,11 @@ _FIRST_BYTES, _GROWTH = 64 << 10, 4
 """A frame's buffer has at most the larger of ``_FIRST_BYTES`` and ``_GROWTH`` times the bytes that have
 come."""
 _SHORT_BYTES = 16 << 10
-"""The most bytes of one receive while memory is short: the budget counts them only afterwards."""
+"""The most bytes of one receive while memory is short: the budget counts them only after the receive."""
 _TOGETHER_BYTES = 256 << 10
-"""Responses to requests that came together are sent together, up to this many bytes."""
+"""Responses to requests that were received together are sent together, up to this many bytes."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
-"""After this many bytes of responses, or requests, a connection yields to the others in the loop."""
+"""After so many bytes sent, or so many requests answered, a connection yields to the others in the loop."""
 _VECTORS_MAX = 64
 """The most buffers of one ``sendmsg``."""
 IDLE, RECEIVING, WAITING, RUNNING, PARKED, SENDING, THROTTLED = (
@@ -78,27 +79,28 @@ class SharedState(Protocol):
         ...
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """Called when a connection is closed."""
         ...
 
 
 class Connection:
     """A connected socket. Everything but ``state`` runs in the loop's thread.
 
-    Received: ``_data`` has the bytes that are in no frame yet; ``_frame`` is a frame that is not complete, or
-    is and waits, with its ``_size`` and the bytes ``_received`` of it; ``_has_eof``: the peer has closed its
-    side.
+    Received: ``_data`` has the bytes that are in no frame yet; ``_frame`` is the buffer of a frame that is
+    not complete, or not answered yet, ``_size`` the frame's bytes, of which ``_received`` have come;
+    ``_has_eof``: the peer has closed its side.
 
-    Answered: ``_delayed`` is the response that is not ready yet; ``_running_bytes``: the size of its request;
-    ``_is_ending``: no further request is answered; ``_is_waiting``: ``proceed`` will be called by the
-    loop or by the budget.
+    Answered: ``_delayed`` is the response that is not ready yet, None if no request runs;
+    ``_running_bytes``: the size of its request; ``_is_ending``: no further request is answered;
+    ``_is_waiting``: for memory or its turn; the budget or the loop will call ``proceed``.
 
     Sent: ``_out`` has the parts to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
     their memory; ``_has_unsent_response``: a response was queued that is not sent whole.
 
     ``_unmuting``: the timer that ends a throttling; None if there is none.
 
-    ``_held``: the bytes that the budget has counted. ``_active_at``: the loop's time at the last progress.
+    ``_held``: the bytes that the budget counts for this connection. ``_active_at``: the loop's time at
+    the last ``proceed``, in seconds.
     """
 
     def __init__(self, peer: socket.socket, info: ConnectionInfo, shared: SharedState) -> None:
@@ -130,6 +132,7 @@ class Connection:
         """Should the connection be closed at ``now``, the loop's time: has the peer been silent for
         ``connections.max.idle.ms``, or read nothing of a response for ``stalled_seconds``?"""
         limits = self._shared.limits
+        # A peer that has closed its side while its request runs may still read the response.
         if self._out or (self._delayed is not None and self._has_eof):
             return now - self._active_at > limits.stalled_seconds
         if self._delayed is not None or self._is_waiting:
@@ -212,7 +215,8 @@ class Connection:
         if shared.budget.used >= shared.budget.large_bytes_max:
             scratch = scratch[:_SHORT_BYTES]
         count = self._socket.recv_into(scratch)
-        # One to three bytes of a size may be left: with more, nothing is received before they are answered.
+        # ``_data`` has at most three bytes, a part of a size: four or more begin a frame, and are answered or
+        # moved into ``_frame`` before anything else is received here.
         if self._data:
             self._data = memoryview(bytes(self._data) + scratch[:count])
         else:
@@ -224,8 +228,9 @@ class Connection:
         self._shared.loop.call_soon(self.proceed)
 
     def proceed(self) -> None:
-        """Send and answer as much as is possible now, then settle. The loop calls this when the socket is
-        writable, the budget when there is memory, and a delayed response when it is complete."""
+        """Send and answer as much as is possible now, then settle. Called after a receive, by the loop when
+        the socket is writable or the connection's turn has come, by the budget when there is memory, by a
+        delayed response when it is complete, and when a throttling ends."""
         if self.is_closed:
             return
         self._active_at, self._is_waiting = self._shared.now, False
@@ -298,18 +303,20 @@ class Connection:
 
     def _has_memory(self, *, is_large: bool) -> bool:
         budget = self._shared.budget
-        # Nearly always there is memory for everything, so the budget's queues are asked only if not.
+        # Nearly always there is memory for everything: only otherwise may the connection have to queue.
         if budget.used < budget.large_bytes_max or budget.may_take(self, is_large=is_large):
             return True
         self._is_waiting = True
         return False
 
     def _grow(self, frame: bytearray) -> None:
+        """Give an incomplete frame, which fills its buffer, a larger one. Raises RefusedFrameError once its
+        API is known and may not have so large a frame."""
         if len(frame) >= _API_KEY.size:
             self._shared.limits.refuse_large(self._size, _API_KEY.unpack_from(frame)[0])
         capacity = min(self._size, max(_GROWTH * len(frame), _FIRST_BYTES))
-        # A new bytearray takes zeroed pages of the kernel; ``extend`` would write the zeros, which takes a
-        # hundred times as long (750 µs for 1 MiB).
+        # A new bytearray takes zeroed pages from the kernel; ``extend`` would write the zeros itself, which
+        # takes a hundred times as long (750 µs for 1 MiB).
         self._frame = bytearray(capacity)
         self._frame[: len(frame)] = frame
 
@@ -351,7 +358,7 @@ class Connection:
         self.proceed()
 
     def _end(self, reason: str, error: BaseException | None = None) -> None:
-        """Answer no further request; the responses before are still sent, then the connection is closed."""
+        """Answer no further request; earlier responses are still sent, then the connection is closed."""
         self._is_ending = True
         if error is None:
             _logger.info("%s: the connection is closed: %s", self.info.peer, reason)
@@ -417,8 +424,7 @@ class Connection:
 
     def _settle(self) -> None:
         """Close if all is done; else report the memory in use to the budget, and wait for the socket."""
-        # At the end of file no complete request is unanswered: while one waits, nothing is read, so the end
-        # is not seen.
+        # When the end of file is read, no complete request waits: while one does, nothing is read.
         if (self._is_ending or self._has_eof) and self._delayed is None and not self._out:
             self.close()
             return

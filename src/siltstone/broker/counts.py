@@ -33,8 +33,8 @@ _BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 class PhaseCounts:
     """The times of one phase of requests, such as their wait in a queue.
 
-    ``seconds``: the sum. ``buckets``: as those of ``ApiCounts``, but requests whose phase took at most the
-    first bound are not counted, to save time; ``with_uncounted`` adds them.
+    ``seconds``: the sum of the times. ``buckets``: as those of ``ApiCounts``, but requests whose phase took
+    at most the first bound are not counted, to save time; ``with_uncounted`` adds them.
     """
 
     __slots__ = ("buckets", "seconds")
@@ -50,7 +50,7 @@ class PhaseCounts:
             self.buckets[bisect_left(_BOUNDS, seconds)] += times
 
     def with_uncounted(self, requests: int) -> list[int]:
-        """The buckets with those of ``requests`` requests that ``took`` has not counted in the first one."""
+        """The buckets for ``requests`` requests: those that ``took`` has not counted are in the first one."""
         buckets = list(self.buckets)
         buckets[0] += max(requests - sum(buckets), 0)
         return buckets
@@ -59,10 +59,11 @@ class PhaseCounts:
 class ApiCounts:
     """The requests of one API since the start.
 
-    ``buckets``: how many took at most each of ``BOUNDS_MS``, and how many took longer. ``queued``,
-    ``parked``, ``throttled``, ``sent``: their phases. Of the requests that were parked, ``parked_in_all`` has
-    the whole times, and ``parked_local`` the times without the wait in the purgatory. ``request_bytes`` and
-    ``response_bytes``: of frames, without the four bytes of their lengths.
+    ``buckets``: how many requests took at most one of ``BOUNDS_MS``, but longer than the bound before it; the
+    last bucket has those that took longer than all bounds. ``seconds``: the sum of the times. ``queued``,
+    ``parked``, ``throttled``, ``sent``: the phases. Of the ``parked_requests`` that were parked,
+    ``parked_in_all`` has the whole times, and ``parked_local`` the times without the wait in the purgatory.
+    ``request_bytes`` and ``response_bytes``: of frames, without the four bytes of their lengths.
     """
 
     __slots__ = (
@@ -87,7 +88,7 @@ class ApiCounts:
         self.seconds = 0.0
 
     def answered(self, request_bytes: int, response_bytes: int, seconds: float) -> None:
-        """Count one request, in the loop's thread."""
+        """Count one request that took ``seconds``, in the loop's thread."""
         self.buckets[bisect_left(_BOUNDS, seconds)] += 1
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
@@ -97,7 +98,7 @@ class ApiCounts:
         """Count the phases of the request that was answered ``now``, after ``seconds``. In the loop's
         thread."""
         queued = activity.asked_at - activity.received_at if activity.received_at else 0.0
-        self.queued.seconds += queued
+        self.queued.seconds += queued  # these lines are ``took`` without its call, which every request makes
         if queued > _BOUNDS[0]:
             self.queued.buckets[bisect_left(_BOUNDS, queued)] += 1
         if activity.parked_seconds:
@@ -107,15 +108,19 @@ class ApiCounts:
             self.parked_local.took(max(seconds - activity.parked_seconds, 0.0))
         if activity.throttle_ms:
             self.throttled.took(activity.throttle_ms / 1000)
+        # The connection counts the last phase, when the response is sent.
         activity.answered_at, activity.sent_phase = now, self.sent
 
     def phases(self) -> dict[str, tuple[list[int], float]]:
-        """(how many took at most each of ``BOUNDS_MS``, and longer; seconds in all) of each phase, by Kafka's
-        names. Kafka's ``responsequeuetimems`` is missing: there is no queue of responses."""
+        """(buckets, seconds in all) of each phase, by Kafka's names. Kafka's ``responsequeuetimems`` is
+        missing: there is no queue of responses."""
         count, parked = self.count, self.parked_requests
-        in_all, without = self.parked_in_all.with_uncounted(parked), self.parked_local.with_uncounted(parked)
-        rows = zip(self.buckets, in_all, without, strict=True)
-        local = [of_all - of_parked + of_local for of_all, of_parked, of_local in rows]
+        parked_in_all = self.parked_in_all.with_uncounted(parked)
+        parked_local = self.parked_local.with_uncounted(parked)
+        # All of a request's time is local, except for those that were parked: they move from the buckets of
+        # their whole times to those of their local times.
+        buckets = zip(self.buckets, parked_in_all, parked_local, strict=True)
+        local = [whole - parked_whole + local for whole, parked_whole, local in buckets]
         return {
             "requestqueuetimems": (self.queued.with_uncounted(count), self.queued.seconds),
             "localtimems": (local, self.seconds - self.parked.seconds),
@@ -131,7 +136,8 @@ class ApiCounts:
 
     def quantile_ms(self, share: float) -> float | None:
         """The quantile ``share`` (0 to 1) of the times, in ms; None without requests. It is interpolated
-        linearly within its bucket, as by Prometheus' ``histogram_quantile``."""
+        linearly within its bucket, as by Prometheus' ``histogram_quantile``; in the last bucket, which has no
+        upper bound, it is the largest of ``BOUNDS_MS``."""
         buckets = list(self.buckets)
         rank, below = share * sum(buckets), 0
         if not rank:
@@ -147,8 +153,8 @@ class ApiCounts:
 
 
 class TopicCounts:
-    """Counters of one topic, or of all. ``produces``: batches; ``fetches``: partitions
-    in responses; bytes are those of batches."""
+    """Counters of one topic, or of all. ``produces``: batches that were appended or refused; ``fetches``:
+    partitions in responses; ``messages_in``: records; bytes are those of batches."""
 
     __slots__ = (
         "bytes_in",
@@ -193,15 +199,16 @@ class Counts:
             in_all.bytes_in += size
 
     def refused(self, key: int, codes: Iterable[int]) -> None:
-        """Count the error codes of a response and of its parts; 0 is no error. In any thread."""
+        """Count the error codes of a response and of its parts; 0 is no error. ``key``: of the API. In any
+        thread."""
         with self._lock:
             for code in codes:
                 if code:
                     self.errors[key, code] += 1
 
     def append_failed(self, name: str | None, key: int, code: int) -> None:
-        """Count a batch that was refused. ``name``: of its topic; None if there is no such topic. In any
-        thread."""
+        """Count a batch that was refused. ``key``: of the API; ``code``: the error; ``name``: of the topic,
+        None if there is no such topic. In any thread."""
         self.refused(key, (code,))
         with self._lock:
             for counts in (self.of_all, *([] if name is None else [self.topic(name)])):
@@ -209,8 +216,8 @@ class Counts:
                 counts.failed_produces += 1
 
     def fetched(self, name: str | None, response: FetchableTopicResponse) -> None:
-        """Count the partitions of one topic in a Fetch response. ``name``: the topic's; None if there is no
-        such topic."""
+        """Count the partitions of one topic in a Fetch response. ``name``: the topic's; None: count them only
+        for all topics together."""
         partitions = response.partitions
         size = sum(len(partition.records or b"") for partition in partitions)
         failed = sum(partition.error_code != 0 for partition in partitions)

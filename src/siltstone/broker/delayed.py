@@ -1,13 +1,13 @@
-"""``DelayedResponse``: the response to a request that is not ready yet.
+"""``DelayedResponse``: a response that is not ready yet when the handler returns.
 
 ::
 
     handler ─► DelayedResponse ─► dispatch sets ``encode`` ─► connection: deliver_to(its function)
-    later: complete(message or error) ─► encode ─► parts ─► that function, which sends them
+    later: complete(message or error) ─► encode ─► parts ─► the connection's function, which sends them
 
-Elsewhere this is a future of asyncio, and a task. But thousands of fetches are parked at one time, and each
-of them would take a dozen objects and three turns of the loop; here the response is made and sent within the
-call of ``complete``. An awaitable, such as a coroutine, becomes a delayed response by ``awaited``.
+An asyncio future with a task would do the same. But thousands of fetches are parked at one time, and each
+would take a dozen objects and three turns of the loop; here the response is made and sent within the call of
+``complete``. ``awaited`` makes a delayed response of an awaitable, such as a coroutine.
 
 Everything runs in the loop's thread; any thread may read ``is_parked``.
 """
@@ -27,12 +27,13 @@ def _as_it_is(outcome: Any) -> Any:
 
 
 class DelayedResponse:
-    """The response to one request. It is completed once, in a later turn of the loop than the one in which it
-    was returned, unless it was cancelled before.
+    """The response to one request. It is completed once, in a later turn of the loop than the one in which
+    the handler returned it, unless it was cancelled before.
 
-    ``encode``: makes what is sent (``request_context.ResponseParts``) of the response, or of the error that
-    was raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``: does the
-    request wait in the purgatory?"""
+    ``encode``: makes the parts to send (``request_context.ResponseParts``) from the response message, or from
+    the error that was raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``:
+    does the request wait in the purgatory? ``_made``: the parts, or the error that ``encode`` raised; None
+    before ``complete``."""
 
     __slots__ = ("_deliver", "_made", "encode", "is_cancelled", "is_parked", "on_cancel")
 
@@ -44,7 +45,7 @@ class DelayedResponse:
         self.is_cancelled = self.is_parked = False
 
     def complete(self, outcome: Any) -> None:
-        """Make and deliver what is sent for a response, or for an error."""
+        """Encode a response message or an error, and deliver the parts."""
         if self.is_cancelled:
             return
         try:
@@ -55,8 +56,8 @@ class DelayedResponse:
             self._deliver(self._made)
 
     def deliver_to(self, deliver: Callable[[Any], object]) -> None:
-        """Call this function with what ``encode`` returns, or with the error that it raises, once that is
-        there."""
+        """Call this function with what ``encode`` returns, or with the error that it raises: now if the
+        response is complete, else as soon as it is."""
         self._deliver = deliver
         if self._made is not None:
             deliver(self._made)

@@ -1,4 +1,4 @@
-"""Dispatches requests: from a frame to a handler, and from its message to the response (Kafka's
+"""Dispatches requests: reads a frame, calls the handler of its API, and encodes the response (Kafka's
 ``KafkaApis.handle`` and ``RequestContext``).
 
 ::
@@ -6,8 +6,8 @@
     frame ─ read_header ─► API, version ─ codec.read ─► request ─ handler ─► response ─ codec.write ─► parts
 
 As in Kafka, the connection is closed without a response for a header or a body that cannot be read, for an
-unknown API, and for an unknown version. One exception: an unknown version of ApiVersions is answered with the
-versions that exist, so a newer client can try again. Bytes after the body and unknown tagged fields are
+unknown API, and for an unknown version. One exception: the response to an unknown version of ApiVersions has
+the versions that exist, so a newer client can try again. Bytes after the body and unknown tagged fields are
 ignored.
 """
 
@@ -120,7 +120,8 @@ class Dispatcher:
         }
 
     def _noting(self, key: int) -> Callable[[Any], None] | None:
-        """See ``_Route.note``. The handler of Produce counts by itself: with acks 0 there is no response."""
+        """See ``_Route.note``. None for Produce, whose handler counts by itself: with acks=0 there is no
+        response."""
         if key == apis.PRODUCE:
             return None
         if key == apis.FETCH:
@@ -139,7 +140,7 @@ class Dispatcher:
     def answer(
         self, frame: bytearray, connection: ConnectionInfo
     ) -> list[ResponsePart] | DelayedResponse | Awaitable[list[ResponsePart]]:
-        """The parts of the response to a frame, at once or later; none if no response is to be sent.
+        """The parts of the response to a frame, at once or later; empty if no response is to be sent.
 
         Raises RefusedFrameError, at once or later, if the connection is to be closed.
         """
@@ -167,7 +168,7 @@ class Dispatcher:
             connection=connection,
         )
         if request is None:
-            return self._pieces(route, context, size, 0, versions.unsupported())
+            return self._encode(route, context, size, 0, versions.unsupported())
         try:
             response = route.handler(self._broker, request, context)
         except Exception as error:
@@ -214,7 +215,7 @@ class Dispatcher:
         if self._quotas.is_set and route.api.key != apis.FETCH:
             response = self._throttled(route.api.key, context, size, response)
         if isinstance(response, Message):
-            return self._pieces(route, context, size, context.version, response)
+            return self._encode(route, context, size, context.version, response)
         self._count(route.counts, context, size, 0)
         if response is CLOSE:
             raise RefusedFrameError(f"{route.api.name} failed, and no response can say so")
@@ -222,7 +223,7 @@ class Dispatcher:
         return []
 
     def _throttled(self, key: int, context: RequestContext, size: int, response: Message | NoResponse) -> Any:
-        """The response, with the time for which the client is throttled."""
+        """The response to a request of ``size`` bytes, with the time for which its client is throttled."""
         throttle_ms_by_kind = {quotas.REQUEST: 0}
         if key == apis.PRODUCE:
             throttle_ms_by_kind[quotas.PRODUCE] = self._quotas.record(quotas.PRODUCE, context, size)
@@ -230,15 +231,16 @@ class Dispatcher:
             self._quotas.throttle(context, throttle_ms_by_kind)
             return response
         throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(context, context.seconds)
+        # For mutations of topics the handler has asked the quota, and put the time into its response.
         throttle_ms_by_kind[quotas.MUTATION] = getattr(response, "throttle_time_ms", 0)
         throttle_ms = self._quotas.throttle(context, throttle_ms_by_kind)
-        # DescribeQuorum's response has no place for it.
+        # DescribeQuorum's response has no such field.
         has_place = throttle_ms and "throttle_time_ms" in response.__struct_fields__
         return structs.replace(response, throttle_time_ms=throttle_ms) if has_place else response
 
     def _failure(self, route: _Route, context: RequestContext, error: Exception) -> Message | NoResponse:
-        """The response if a handler has raised: its ``error_code`` is that of the error. If the response of
-        the API has no such field, CLOSE."""
+        """The response if a handler has raised: a message with the error's code; CLOSE if the response of the
+        API has no field ``error_code``."""
         api, code = route.api, code_of(error)
         if code == Code.UNKNOWN_SERVER_ERROR:
             who = f"{context.client_id!r:.256} at {context.connection.peer}"
@@ -248,12 +250,15 @@ class Dispatcher:
             return CLOSE
         return api.response(error_code=code)
 
-    def _pieces(
+    def _encode(
         self, route: _Route, context: RequestContext, frame_bytes: int, version: int, message: Message
     ) -> list[ResponsePart]:
+        """Encode a response message in a version, count it, and return its parts. ``frame_bytes``: of the
+        request."""
         head = response_header(route.api.key, version, context.correlation_id)
         parts = codec.write(message, version)
         size = len(head) + sum(map(len, parts))
+        # The first part is always bytes: ``codec.write`` never begins with a slice of a file.
         parts[0] = _PREFIX.pack(size) + head + parts[0]  # type: ignore[operator]
         if route.note is not None:
             route.note(message)
@@ -263,7 +268,7 @@ class Dispatcher:
 
     @staticmethod
     def _count(counts: ApiCounts, context: RequestContext, frame_bytes: int, response_bytes: int) -> None:
-        """Count a request that is answered now."""
+        """Count a request that is answered now: the bytes of its frame and of its response, 0 without one."""
         activity, now = context.connection.activity, time.perf_counter()
         seconds = now - activity.asked_at
         counts.answered(frame_bytes, response_bytes, seconds)

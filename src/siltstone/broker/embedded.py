@@ -1,4 +1,4 @@
-"""A broker within a test or a program: no Java, no Docker, a fresh directory, a free port.
+"""A broker within the process of a test or a program: no Java, no Docker, a fresh directory, a free port.
 
 ::
 
@@ -8,8 +8,8 @@
         …
         broker.compact("users")                                  now, with the active segment
         broker.clock.advance(86_400_000); broker.tick()          retention as if a day had passed
-        broker.fail("Produce", "NOT_LEADER_OR_FOLLOWER")         the next one is refused
-        broker.cut("Produce", after=True)                        stored, and the response is lost
+        broker.fail("Produce", "NOT_LEADER_OR_FOLLOWER")         the next Produce request is refused
+        broker.cut("Produce", after=True)                        the next one is stored, its response is lost
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class EmbeddedBroker(Closing):
 
     ``address``: ``host:port`` for ``bootstrap.servers``. ``directory``: its log directory. ``clock``: its
     time, which stands still until ``advance``; clients' own timestamps are real. ``topics``: create,
-    describe, alter and delete topics. Nothing is cleaned or deleted but by ``compact`` and ``tick``.
+    describe, alter and delete topics. No log is cleaned except by ``compact``, and retention runs only in
+    ``tick``.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class EmbeddedBroker(Closing):
         clock: Clock | None = None,
         port: int = 0,
     ) -> None:
-        """Opens the directory (None: a temporary one, which is removed at the end) and listens. ``config``:
-        the broker's settings by Kafka's names. Raises UsageError, SiltstoneError, OSError."""
+        """Opens the directory (None: a temporary one, which ``close`` removes) and listens. ``config``: the
+        broker's settings by Kafka's names; ``clock``: None for one that begins at the present time and stands
+        still; ``port``: 0 for a free one. Raises UsageError, SiltstoneError, OSError."""
         self._temporary = None if directory else files.temporary_directory("siltstone-broker-")
         self.directory = Path(directory or f"{self._temporary and self._temporary.name}/logs")
         self.clock = clock or ManualClock(SystemClock().now_ms())
@@ -114,8 +116,9 @@ class EmbeddedBroker(Closing):
     # Time and cleaning
 
     def compact(self, topic: str | Sequence[str] = ()) -> list[LogResult]:
-        """Compact a topic now, or all, with their active segments and whatever the dirty ratio. Raises
-        CompactionFailedError, UnknownTopicError, UsageError for a topic that is not compacted."""
+        """Compact a topic or several, or all if none is named, now: with their active segments, whatever the
+        dirty ratio. Raises CompactionFailedError, UnknownTopicError, UsageError for a topic that is not
+        compacted."""
         results = clean_open_logs(self.logs, topic)
         for result in results:
             if result.status in ("failed", "uncleanable"):
@@ -125,7 +128,7 @@ class EmbeddedBroker(Closing):
         return results
 
     def tick(self) -> list[str]:
-        """Do what is due by the clock: retention, flushes, checkpoints. Returns the tasks' names."""
+        """Do what is due by the clock: retention, flushes, checkpoints. Returns the names of these tasks."""
         return self.logs.tick()
 
     # Faults
@@ -136,7 +139,7 @@ class EmbeddedBroker(Closing):
         self._faults.add(api, InjectedFault(code=code_named(code), after=after), times)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
-        """Carry out the next requests of an API so much later. Raises UsageError."""
+        """Carry out the next requests of an API ``seconds`` later. Raises UsageError."""
         self._faults.add(api, InjectedFault(delay_s=seconds), times)
 
     def cut(self, api: str, *, times: int = 1, after: bool = False) -> None:
@@ -154,9 +157,9 @@ class EmbeddedBroker(Closing):
         self._faults.clear()
 
     def close(self) -> None:
-        """Answer what is asked now, cut what is delayed, and close the directory in order; a temporary one is
-        removed. May be called twice."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
+        """Answer the running requests, close the connections of those that are delayed, and close the
+        directory in order; a temporary one is removed. May be called twice."""
+        with contextlib.suppress(RuntimeError):  # the second time: the loop is closed
             self._server.broker.loop.call_soon_threadsafe(self._faults.end)
         self._server.stop()
         self._served.close()

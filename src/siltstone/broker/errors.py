@@ -17,7 +17,8 @@ _logger = logging.getLogger("siltstone.broker")
 
 
 class Code(enum.IntEnum):
-    """Error codes of Kafka's protocol that handlers set themselves. Those of a log are in ``LogError``."""
+    """Error codes of Kafka's protocol that handlers set themselves. Errors that a log raises, subclasses of
+    ``LogError``, have theirs as ``error_code``."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -3,11 +3,13 @@ API (``siltstone.testing.Broker``).
 
 ::
 
-    request ─ is a fault due? ─► delay ─► respond with the code │ close │ handle, then close or respond so
-                    no ─► handler
+    request ─┬─ no fault is due ─────────► handler
+             └─ a fault ─► its delay ─┬──► handler, if it is only a delay
+                                      ├──► (handler, with ``after``) ─► respond with the code
+                                      └──► (handler, with ``after``) ─► close the connection
 
-A request that is refused or cut was not carried out. With ``after`` it was, and the client does not learn of
-it, as when a broker stops between the append and the response.
+A request that is refused or cut is not carried out (but see ``_CALLED_FOR_ERRORS``). With ``after`` it is,
+and the client does not learn of it, as when a broker stops between the append and the response.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from siltstone.broker.wire.messages.produce import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFault:
-    """The fault of one request. ``code``: the error code of its response, None for none; ``delay_s``: the
+    """The fault of one request. ``code``: the error code of its response, None for no error; ``delay_s``: the
     delay, in seconds; ``cuts``: the connection is closed without a response; ``after``: the request is
     carried out first."""
 
@@ -77,8 +79,8 @@ class Faults:
         self._has_ended = asyncio.Event()
 
     def add(self, api: str, fault: InjectedFault, times: int) -> None:
-        """Add a fault for ``times`` requests of an API, named as by Kafka. Raises UsageError for an unknown
-        API, or for a code if the API's response has no error code."""
+        """Add a fault for the next ``times`` requests of an API, by Kafka's name. Raises UsageError for an
+        unknown API, or for a code if there is no way to put it into the API's response."""
         key = next((key for key, known in APIS.items() if known.name == api), None)
         if key is None:
             known = ", ".join(sorted(api.name for api in APIS.values()))
@@ -106,7 +108,7 @@ class Faults:
         self._due.clear()
 
     def around(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Handlers that apply the faults that are due, and call ``handlers``."""
+        """Wraps ``handlers``: their requests first meet the faults that are due."""
         return {key: self._around(key, handler) for key, handler in handlers.items()}
 
     def _around(self, key: int, handler: Handler) -> Handler:
@@ -114,13 +116,14 @@ class Faults:
             due = self._due.get(key)
             if not due:
                 return handler(broker, request, context)
-            return self._meet(due.popleft(), handler, broker, request, context)
+            return self._apply(due.popleft(), handler, broker, request, context)
 
         return handle
 
-    async def _meet(
+    async def _apply(
         self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, context: RequestContext
     ) -> Any:
+        # Waits for the delay, unless the broker is closed first: then the request is not carried out.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), fault.delay_s)
             return CLOSE
@@ -155,8 +158,8 @@ def code_named(code: int | str) -> int:
         ) from None
 
 
-# Responses in which all parts of a request have failed, of APIs whose response has no error code of its own.
-# Each function takes the request, the response of the handler or None, and the code.
+# Error responses of APIs that have error codes only for the parts of a request: every part has failed with
+# the code. The functions take the request, the handler's response (None if it was not called), and the code.
 
 
 def _produce(request: ProduceRequest, _: object, code: int) -> ProduceResponse:
@@ -225,5 +228,6 @@ _ERROR_RESPONSES: Mapping[int, Callable[[Any, Any, int], Message]] = {
     apis.CREATE_TOPICS: _create_topics,
 }
 _CALLED_FOR_ERRORS = (apis.METADATA,)
-"""APIs whose handler is called even for a request that fails: their error response keeps the rest, such as
-the list of brokers. They change nothing."""
+"""APIs whose handler is called for every request with a fault: their error response keeps the rest of the
+handler's, such as the list of brokers. (With ``auto.create.topics.enable``, it creates topics all the
+same.)"""

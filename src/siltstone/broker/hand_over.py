@@ -1,8 +1,8 @@
 """Hands log directories over to a real Kafka, which takes their topics as its own: ``siltstone hand-over``.
 
-A KRaft broker knows its topics from the metadata log ``__cluster_metadata-0``. A directory of a partition
-that is not in it, it renames to ``-stray``. If the metadata log is empty, the controller begins it with the
-records of the file ``bootstrap.checkpoint`` (KIP-778). So the hand-over writes that file::
+A KRaft broker knows its topics from the metadata log ``__cluster_metadata-0``. If a partition is not in that
+log, the broker renames the partition's directory to ``-stray``. If the metadata log is empty, the controller
+begins it with the records of the file ``bootstrap.checkpoint`` (KIP-778). So the hand-over writes that file::
 
     1  lock     the directories, which were stopped cleanly
     2  read     topics with their ids, partitions and settings, quotas, leader epochs, the next
@@ -10,12 +10,12 @@ records of the file ``bootstrap.checkpoint`` (KIP-778). So the hand-over writes 
     3  refuse   a topic of which a partition is missing: Kafka would create it empty
     4  write    partition.metadata of topics that have no id yet: Kafka compares it with the metadata log
     5  write    bootstrap.checkpoint
-    6  write    the topic registry: these topics are handed over
+    6  write    the topic registry, in which these topics are marked as handed over
     7  move     the old metadata log, if there is one: beside it Kafka ignores bootstrap.checkpoint
 
-The registry gets what the checkpoint has, as far as Siltstone knows it, since without the old metadata log it
-is all that Siltstone has until a Kafka starts. What it does not know (settings of newer releases, throttles
-of replication) is read from the checkpoint if the command is run again.
+The registry gets what the checkpoint has, as far as Siltstone knows it: once the old metadata log is moved,
+the registry is all that Siltstone has until a Kafka starts. What Siltstone does not know (settings of newer
+releases, throttles of replication) is read from the checkpoint if the command is run again.
 
 After each step Siltstone opens the directories with the same topics and settings, and a run that was
 interrupted may be repeated. Once Kafka has started, the settings of these topics and of brokers are
@@ -95,7 +95,7 @@ FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
 """The feature levels of a cluster, by Kafka's release (``kafka-storage version-mapping``)."""
 NEWEST_RELEASE = "4.3"
 _OWN_PREFIX = "siltstone."
-"""The beginning of the names of settings that Kafka does not have."""
+"""The prefix of the names of settings that only Siltstone has."""
 _logger = logging.getLogger("siltstone")
 
 
@@ -113,9 +113,10 @@ class HandOverRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver:
-    """The result of a hand-over or its dry run. ``path``: the file that was written. ``topics``,
-    ``partitions``, ``settings``: how many. ``left_out``: settings that only Siltstone has, as
-    ``TOPIC: NAME=VALUE``; ``new_ids``: topics that had no id; ``moved``: the old metadata log's new path."""
+    """The result of a hand-over or its dry run. ``path``: the file ``bootstrap.checkpoint``. ``topics``,
+    ``partitions``, ``settings``, ``quotas``: how many it has. ``next_producer_id``: the first id that the
+    Kafka may give. ``left_out``: settings that only Siltstone has, as ``TOPIC: NAME=VALUE``; ``new_ids``: the
+    topics that had no id; ``moved``: the old metadata log's new path, None if there is none."""
 
     path: Path
     release: str
@@ -183,19 +184,24 @@ class _Plan:
 
     @property
     def _path(self) -> Path:
-        """The file to write: in the directory that has the metadata log, else in the first one, where Kafka
-        looks for it."""
+        """The file to write, where Kafka looks for it: in the directory that has the metadata log, else in
+        the first one."""
         return (self._metadata_log_directory or self._directories[0]).path / BOOTSTRAP_CHECKPOINT
 
     def _identity(self) -> tuple[int, str]:
+        """(the node id, the cluster id) in ``meta.properties``. Also sets ``_directory_ids``: the
+        ``directory.id`` in it by the directory's path. Raises DirectoryRefusedError."""
         properties = [directory.properties() for directory in self._directories]
         self._directory_ids = {
             directory.path: stated.get("directory.id")
             for directory, stated in zip(self._directories, properties, strict=True)
         }
-        node, cluster = node_id_of(self._directories), next((p.get("cluster.id") for p in properties), None)
+        cluster_ids = [stated.get("cluster.id") for stated in properties]
+        node, cluster = node_id_of(self._directories), next(iter(cluster_ids), None)
         missing = [
-            d.path for d, p in zip(self._directories, properties, strict=True) if not p.get("cluster.id")
+            directory.path
+            for directory, cluster_id in zip(self._directories, cluster_ids, strict=True)
+            if not cluster_id
         ]
         if missing or node is None or not cluster:
             raise DirectoryRefusedError(
@@ -251,7 +257,7 @@ class _Plan:
         return topic.topic_id or self._new_ids[topic.name]
 
     def _handed_over_before(self) -> MetadataImage:
-        """The metadata that an earlier run has handed over, if no Kafka has started since. Raises
+        """The metadata that an earlier run has handed over, if no Kafka has started since; else empty. Raises
         CorruptFileError."""
         if (
             self._metadata_log_directory is None
@@ -268,6 +274,8 @@ class _Plan:
         return self._earlier if metadata_log is None else metadata_log.image
 
     def _overrides(self) -> Iterator[tuple[TopicDescription, str, str]]:
+        """(topic, name, value) of the topics' settings. The registry cannot hold those that Siltstone does
+        not know, so these come from an earlier run's checkpoint."""
         for topic in self._topics:
             settings = dict(self._snapshot.overrides(topic))
             if topic.topic_id in self._snapshot.registry.handed_over:
@@ -289,7 +297,8 @@ class _Plan:
     def _broker_settings(self) -> Mapping[str, Mapping[str, str]]:
         """The settings of brokers that were set at run time, by Kafka or by Siltstone."""
         own = self._snapshot.registry.brokers
-        # A metadata log has all settings; of an earlier run's checkpoint the registry has those it knows.
+        # A metadata log counts with all its settings. Of an earlier run's checkpoint only those count that
+        # the registry cannot hold: of the others the registry has the values of now.
         in_registry = BROKER_SETTING_NAMES if self._snapshot.settings.cluster is None else frozenset[str]()
         kafkas = {
             name: {key: text for key, text in settings.items() if key not in in_registry}
@@ -306,8 +315,9 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to a block. If a
-        file that says it is damaged, ids are skipped, as by a broker that starts."""
+        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to the beginning of
+        a block. If a directory's file of the next id is damaged, ids are skipped, as when a broker starts
+        (``first_free_id``)."""
         known, is_damaged = self._image.next_producer_id, False
         for directory in self._directories:
             try:
@@ -325,6 +335,7 @@ class _Plan:
         return max((state.largest_id(below) for state in states), default=-1)
 
     def _records(self) -> Iterator[bytes]:
+        """The encoded records of the checkpoint: a topic comes before its partitions."""
         for name, level in FEATURES[self._request.release].items():
             yield encode_feature(name, level)
         for topic in self._topics:

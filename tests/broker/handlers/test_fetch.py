@@ -30,7 +30,7 @@ from siltstone.broker.wire.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from siltstone.log.indexes import AbortedTransaction as EndedByAbort
+from siltstone.log.indexes import AbortedTransaction as TransactionIndexEntry
 from siltstone.log.partition import PartitionLog
 from siltstone.log.segment import LiveSegment
 from siltstone.log.validation import Origin
@@ -541,7 +541,7 @@ def test_an_index_of_aborted_transactions_is_read_in_the_pool(
     threads = list[str]()
     found = LiveSegment.aborted
 
-    def note(segment: LiveSegment) -> list[EndedByAbort]:
+    def note(segment: LiveSegment) -> list[TransactionIndexEntry]:
         threads.append(threading.current_thread().name.rpartition("_")[0])
         return found(segment)
 

@@ -37,7 +37,7 @@ _ELECTION_TYPES = (0, 1)
 async def elect_leaders(
     broker: Broker, request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
-    """The result of each partition that exists is ELECTION_NOT_NEEDED."""
+    """The results: ELECTION_NOT_NEEDED for each partition that exists."""
     return await broker.in_pool(_elect_leaders, broker, request)
 
 
@@ -48,6 +48,7 @@ def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeaders
         # none.
         topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
     return ElectLeadersResponse(
+        # An election of unknown type is an error of the whole request, too, unless that names no topic.
         error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
         replica_election_results=tuple(
             ReplicaElectionResult(
@@ -107,7 +108,7 @@ def _reassignment_result(
 ) -> ReassignablePartitionResponse:
     try:
         broker.log_of(topic, number)  # raises if there is no such partition, or it is offline
-        if replicas is None:  # to cancel a reassignment
+        if replicas is None:  # the request is to cancel a reassignment
             raise RequestRefusedError(Code.NO_REASSIGNMENT_IN_PROGRESS, "the partition is not being moved")
         if tuple(replicas) != (broker.node_id,):
             reason = f"the only broker is {broker.node_id}"

@@ -1,9 +1,9 @@
 """DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
 
-Resources are topics, and the broker by its id. The empty id stands for all brokers of the cluster. There is
-only one, but as in Kafka, settings of its id take precedence over those of the cluster. Settings of brokers
-that are changed here are *dynamic*: they are kept in the log directories, apply at once, and take precedence
-over ``server.properties``.
+The resources with settings are topics, and brokers, which are named by their ids; the empty id stands for all
+brokers of the cluster. There is one broker, but as in Kafka, its own settings take precedence over those for
+all brokers. A broker's settings that are changed here are *dynamic*: they are kept in the log directories,
+apply at once, and take precedence over ``server.properties``.
 
 Kafka has three more types of resources: loggers, groups, and subscriptions of client metrics. Here they have
 no settings, and changes of them are refused. Corresponds to Kafka's ``ConfigHelper``, ``ConfigAdminManager``
@@ -67,7 +67,7 @@ _ALL_TYPES = frozenset((TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP))
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """Operations of IncrementalAlterConfigs."""
 DESCRIBED_MAX = 10_000
-"""The most resources that one DescribeConfigs describes: each takes 2 KB in the response."""
+"""The most resources that one DescribeConfigs request may describe: each takes 2 KB in the response."""
 TEXT_BYTES_MAX = 32_767
 """The longest name or value of a setting, in UTF-8: old versions of DescribeConfigs have an int16 for its
 size."""
@@ -207,8 +207,8 @@ def _entries(broker: Broker, resource_type: int, name: str) -> list[SettingEntry
 
 
 def _with_start_settings(broker: Broker) -> Config:
-    """The broker's settings, with ``log.dirs`` and ``node.id`` also if ``server.properties`` does not set
-    them."""
+    """The broker's settings. If ``server.properties`` has no ``log.dirs`` or ``node.id``, the directories and
+    the id that the broker has are shown as if it had."""
     source = ConfigSource.STATIC_BROKER_CONFIG
     paths = tuple(str(served.path.absolute()) for served in broker.manager.directories)
     values: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
@@ -217,8 +217,10 @@ def _with_start_settings(broker: Broker) -> Config:
 
 
 def _refuse_other_node(broker: Broker, name: str, not_a_number: str, expected: str) -> None:
-    """Raises RequestRefusedError unless ``name`` is this broker's id."""
+    """Raises RequestRefusedError unless ``name`` is this broker's id. ``not_a_number``, ``expected``: parts
+    of Kafka's error messages, which differ between its APIs; ``{}`` stands for this broker's id."""
     try:
+        # No int32 has more than 11 characters.
         number = int(name) if len(name) < 12 and name.isascii() else None
     except ValueError:
         number = None
@@ -267,7 +269,7 @@ async def incremental_alter_configs(
 async def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:
-    """Replace all settings of resources by others."""
+    """Replace all settings of resources by those of the request."""
     resources = [
         AlteredResource(
             resource.resource_type,
@@ -294,7 +296,8 @@ async def alter_configs(
 def _alter_all(
     broker: Broker, resources: Sequence[AlteredResource], context: RequestContext, validate_only: bool
 ) -> list[tuple[int, str | None]]:
-    """Alter each resource on its own. Returns (error code, message for the client) for each of them."""
+    """Alter the resources one by one: an error of one does not affect the others. Returns (error code,
+    message for the client or None) for each resource."""
     times = Counter((resource.type, resource.name) for resource in resources)
     outcomes = list[tuple[int, str | None]]()
     for resource in resources:
@@ -373,6 +376,7 @@ def _alter_topic(
             raise RequestRefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
         refuse_bad_name(name)
         refuse_tiered(set_to)
+        # Called for its errors: Kafka reports a bad setting even if the topic does not exist.
         altered_settings(name, before, set_to, removed, manager.config)
         administration.alter_settings(
             broker.served, actor_of(context), name, set_to, removed, validate_only=validate_only
@@ -383,6 +387,7 @@ def _alter_broker(
     broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
 ) -> None:
     of_all = not resource.name
+    # Of the settings before the change only the names are needed (``_resulting_changes``).
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
     def current_list(name: str) -> list[str]:
@@ -396,6 +401,7 @@ def _alter_broker(
 
 
 def _topic_kind(name: str) -> Kind | None:
+    """The type of a topic's setting; None for an unknown name."""
     try:
         return find_topic_key(name).kind
     except UsageError:
@@ -413,9 +419,13 @@ def _resulting_changes(
     current_list: Callable[[str], list[str]],
     kind_of: Callable[[str], Kind | None],
 ) -> tuple[dict[str, str], list[str]]:
-    """All changes of a resource as (the settings to set, the names to remove). APPEND and SUBTRACT become
-    settings of the changed list. As in Kafka, DELETE of a setting that is not set is no error. Raises
-    RequestRefusedError."""
+    """All changes of a resource as (values to set by name, names to remove). APPEND and SUBTRACT become the
+    value of the changed list. As in Kafka, DELETE of a setting that is not set is no error.
+
+    ``before``: the settings that the resource has now; ``current_list``: the items of a list setting now, its
+    default included; ``kind_of``: the type of a setting, None for an unknown name. Raises
+    RequestRefusedError.
+    """
     set_to, removed = dict[str, str](), list[str]()
     for change in resource.changes:
         if change.operation == DELETE:

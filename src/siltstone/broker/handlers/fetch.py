@@ -4,13 +4,13 @@
 ::
 
     1  partitions   those of the request; of a session (``broker.sessions``) those that have changed
-    2  logs         each partition's log is found, or the error code of the partition
+    2  logs         looks up the log of each partition, or its error code
     3  read         finds where the batches are: FileSlices, no records
     4  wait         only if max_wait_ms > 0, some partition has a log, no log has an error, and the reads have
-                    fewer than min_bytes: parked in the purgatory; then steps 1 to 3 again for what moved
-    5  respond      in a session only the partitions with something new for the client
+                    fewer than min_bytes: parked in the purgatory; then steps 1 to 3 again if a log has moved
+    5  respond      in a session only with the partitions that have something new for the client
 
-A fetch begins at once, or in its turn if others wait (``broker.turns``); one that was parked goes on in its
+A fetch begins at once, or in its turn if others wait (``broker.turns``); a parked fetch continues in its
 turn.
 
 Records are not read here: a response has slices of the logs' files, which the connection passes to sendfile.
@@ -59,7 +59,7 @@ from siltstone.broker.wire.messages.fetch import (
 )
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchPosition, FetchResult, LogView
 from siltstone.log.fetch import read as read_view
-from siltstone.log.indexes import AbortedTransaction as EndedByAbort
+from siltstone.log.indexes import AbortedTransaction as TransactionIndexEntry
 from siltstone.log.partition import PartitionLog
 
 _TOPIC_IDS_SINCE = 13
@@ -69,7 +69,7 @@ _CODES_THAT_WAIT = (Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOP
 _LAST: Mapping[int, int] = {Code.UNKNOWN_TOPIC_ID: 1, Code.UNKNOWN_TOPIC_OR_PARTITION: 2}
 """Errors whose partitions come last in a response, in this order."""
 _LENGTH_BYTES = 4
-"""The size of a response's length, which counts for a quota, as in Kafka."""
+"""The size of the length before a response, which counts towards a quota, as in Kafka."""
 UNKNOWN_ISOLATION_LEVEL = "there is no such isolation level"
 _ISOLATIONS = {0: READ_UNCOMMITTED, 1: READ_COMMITTED}
 _NO_DIVERGING_EPOCH = EpochEndOffset()
@@ -77,24 +77,24 @@ _NO_DIVERGING_EPOCH = EpochEndOffset()
 
 def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> FetchResponse | DelayedResponse:
     """Answers a Fetch request, at once, or when its turn has come and there are ``min_bytes``."""
-    one, turns = _Fetch(broker, request, context), broker.fetch_turns
+    pending, turns = _Fetch(broker, request, context), broker.fetch_turns
     if not turns.is_free:
-        turns.add(one.begin_in_turn)
-        return one.delayed
+        turns.add(pending.begin_in_turn)
+        return pending.delayed
     began = broker.loop.time()
-    response = one.begin()
+    response = pending.begin()
     turns.count(began)
-    return one.delayed if response is None else response
+    return pending.delayed if response is None else response
 
 
 def isolation_of(level: int) -> str | None:
-    """The isolation that a request's number stands for, None if there is no such."""
+    """The isolation level with this number in a request; None if there is none."""
     return _ISOLATIONS.get(level)
 
 
 class _Read(NamedTuple):
-    """The part of the response for one partition, and the view of the log that it was read from; None if the
-    partition has an error."""
+    """The read of one partition. ``data``: its part of the response; ``view``: of the log that was read, None
+    if the partition has no log."""
 
     partition: FetchedPartition
     data: PartitionData
@@ -102,13 +102,16 @@ class _Read(NamedTuple):
 
 
 class _Fetch:
-    """One request. Each step returns the response, or None if it comes later, as ``delayed``.
+    """The fetch of one request, in steps. A step returns the response, or None if it comes later, as
+    ``delayed``.
 
-    ``_all``: the partitions in the order of the response. ``_chosen``: those that are read; the session knows
-    of the others that nothing has changed. ``_rows``: the reads of the chosen partitions. ``_isolation``:
-    None if there is no such level (before version 13; newer ones are refused). ``_is_enough``: is the
-    response due after the last read? ``_watched``, ``_parked_at``: what is read again if it moves while the
-    fetch is parked, and since when it is, in seconds.
+    ``_partitions``: those of the session, else of the request, by topic and number; ``_all``: the same, in
+    order. ``_chosen``: those that are read; of the others the session knows that nothing has changed.
+    ``_reads``: the reads of the chosen partitions. ``_max_bytes``: of the response. ``_isolation``: None for
+    an unknown level, which is an error of each partition (from version 13 on, of the request).
+    ``_is_enough``: is the response due after the last read? ``_watched``: each partition with the log that
+    the purgatory watches for it; ``_parked_at``: when the fetch was parked, by ``time.perf_counter``, in
+    seconds.
     """
 
     def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext) -> None:
@@ -117,7 +120,7 @@ class _Fetch:
         self._isolation = isolation_of(request.isolation_level)
         self._is_committed = self._isolation == READ_COMMITTED
         self._session: FetchSession | None = None
-        self._rows: list[_Read] = []
+        self._reads: list[_Read] = []
         self._is_enough = False
         self.delayed = DelayedResponse()
 
@@ -129,6 +132,8 @@ class _Fetch:
         if self._isolation is None and self._by_id:
             return FetchResponse(error_code=Code.UNKNOWN_SERVER_ERROR)
         session = None
+        # As in KIP-227, both of these epochs end the session of the request, if it has one; the first one
+        # begins another after the read.
         if request.session_epoch in (FIRST_EPOCH, LAST_EPOCH):
             sessions.end(request.session_id)
         else:
@@ -145,12 +150,14 @@ class _Fetch:
         return self._read_and(self._respond_or_park)
 
     def begin_in_turn(self) -> None:
-        """The same, for a request that has waited for its turn."""
+        """As ``begin``, for a request that has waited for its turn: this wait is counted as time in a
+        queue."""
         self._context.connection.activity.asked_at = time.perf_counter()
         self._go_on(self.begin)
 
     def _go_on(self, step: Callable[[], FetchResponse | None]) -> None:
-        """Carry out a step in a later turn of the loop."""
+        """Carry out a step in a later turn of the loop, and complete ``delayed`` if it returns the
+        response."""
         if self.delayed.is_cancelled:
             return
         try:
@@ -162,56 +169,57 @@ class _Fetch:
             self.delayed.complete(response)
 
     def _read_and(self, then: Callable[[], FetchResponse | None]) -> FetchResponse | None:
-        """Read what has changed, in the pool if that may take long, and carry out the next step."""
+        """Read what has changed, in the pool if that may take long, and then carry out the step ``then``."""
         self._choose()
         if len(self._chosen) <= MANY_PARTITIONS and not self._find_logs_and_check_disk():
             self._read()
             return then()
 
         def finish(pooled: Future[None]) -> None:
-            self._go_on(lambda: pooled.result() or then())
+            self._go_on(lambda: pooled.result() or then())  # ``result`` is None, or raises the read's error
 
         self._broker.in_pool(self._find_and_read).add_done_callback(finish)
         return None
 
     def _respond_or_park(self) -> FetchResponse | None:
-        """Respond if that is enough; else wait until there are ``min_bytes``, at most ``max_wait_ms``."""
+        """Respond if the reads are enough; else wait for ``min_bytes``, at most ``max_wait_ms``."""
         if self._is_enough:
             return self._respond()
         self._watched = [
             (
-                one,
+                partition,
                 AwaitedLog(
                     log=log,
-                    offset=one.requested.fetch_offset,
-                    max_bytes=one.requested.partition_max_bytes,
+                    offset=partition.requested.fetch_offset,
+                    max_bytes=partition.requested.partition_max_bytes,
                     isolation=self._isolation or READ_UNCOMMITTED,
-                    position=one.resume_at,
+                    position=partition.resume_at,
                 ),
             )
-            for one in self._all
+            for partition in self._all
             # Bound once: another request of the session may set ``log`` to None meanwhile, in the pool.
-            if (log := one.log) is not None
+            if (log := partition.log) is not None
         ]
         request, purgatory, delayed = self._request, self._broker.purgatory, self.delayed
         self._parked_at, delayed.is_parked = time.perf_counter(), True
-        logs, min_bytes = [one for _, one in self._watched], min(request.min_bytes, self._max_bytes)
+        logs, min_bytes = [watched for _, watched in self._watched], min(request.min_bytes, self._max_bytes)
         parked = purgatory.park(logs, min_bytes, request.max_wait_ms, self._resume)
         delayed.on_cancel = lambda: purgatory.forget(parked)
         return None
 
     def _resume(self) -> None:
         """Respond after the wait, with what is there now."""
-        # Without its way back to this fetch, which would leave a cycle to Python's collector.
+        # ``on_cancel`` refers to this fetch: without it there is no cycle for Python's garbage collector.
         self.delayed.is_parked, self.delayed.on_cancel = False, None
         self._context.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
         self._go_on(self._read_moved)
 
     def _read_moved(self) -> FetchResponse | None:
-        for partition, one in self._watched:
-            # A count at the end of the log has found the position of the next batch.
-            partition.end_position = one.position or partition.end_position
-        if any(one.log.view is not partition.view for partition, one in self._watched):
+        """Respond after the wait; if a log has moved since its last read, read again first."""
+        for partition, watched in self._watched:
+            # A count of the purgatory at the end of the log has found the position of the next batch.
+            partition.end_position = watched.position or partition.end_position
+        if any(watched.log.view is not partition.view for partition, watched in self._watched):
             return self._read_and(self._respond)
         return self._respond()
 
@@ -226,16 +234,16 @@ class _Fetch:
         return limit
 
     def _choose(self) -> None:
-        """Choose the partitions to read. A request that is refused gets its error for each of them."""
+        """Choose the partitions to read: all for a request that is refused, since each gets the error."""
         is_refused = self._isolation is None or self._is_from_follower
-        self._chosen = [one for one in self._all if is_refused or not one.is_unchanged]
+        self._chosen = [partition for partition in self._all if is_refused or not partition.is_unchanged]
 
     @property
     def _is_from_follower(self) -> bool:
         return self._request.replica_id >= 0 or self._request.replica_state.replica_id >= 0
 
     def _set_log(self, partition: FetchedPartition) -> None:
-        """Set the log of a partition, or the code of the error because of which it is not read."""
+        """Set the log of a partition; if it cannot be read, None and the code of the error."""
         log = partition.log
         try:
             if self._isolation is None:
@@ -254,9 +262,9 @@ class _Fetch:
     def _look_up(self, partition: FetchedPartition) -> PartitionLog:
         """Look up the log of a partition.
 
-        A session that names topics by id keeps the name that it found first. So when a topic is deleted and
-        created again, the client gets INCONSISTENT_TOPIC_ID, as in Kafka. Raises RequestRefusedError,
-        UnknownTopicError, StorageError.
+        In a session that names topics by id, a partition keeps the name that was looked up first. So when the
+        topic is deleted and created again, the client gets INCONSISTENT_TOPIC_ID, as in Kafka. Raises
+        RequestRefusedError, UnknownTopicError, StorageError.
         """
         partition.end_position, broker = None, self._broker
         if partition.topic is not None:
@@ -278,7 +286,10 @@ class _Fetch:
         """
         for partition in self._chosen:
             self._set_log(partition)
-        return any(one.log is not None and self._needs_disk(one.log, one.requested) for one in self._chosen)
+        return any(
+            partition.log is not None and self._needs_disk(partition.log, partition.requested)
+            for partition in self._chosen
+        )
 
     def _needs_disk(self, log: PartitionLog, requested: FetchPartition) -> bool:
         active = log.view.segments[-1]
@@ -289,19 +300,21 @@ class _Fetch:
     def _read(self) -> None:
         """Read the chosen partitions in order, each within what is left of ``max_bytes``."""
         left, size_read, has_error = self._max_bytes, 0, False
-        self._rows = []
+        self._reads = []
         for partition in self._chosen:
-            row = self._read_one(partition, left, is_first=size_read == 0)
-            self._rows.append(row)
-            size = len(row.data.records or b"")
+            read = self._read_one(partition, left, is_first=size_read == 0)
+            self._reads.append(read)
+            size = len(read.data.records or b"")
             size_read += size
-            if row.data.error_code not in _LAST:  # as in Kafka, which does not read these
+            if read.data.error_code not in _LAST:  # as in Kafka, which does not read these
                 left = max(left - size, 0)
             # As in Kafka: an error or a diverging epoch ends the wait, an unknown partition does not.
-            ends_wait = row.data.error_code not in _CODES_THAT_WAIT or row.data.diverging_epoch.epoch >= 0
+            ends_wait = read.data.error_code not in _CODES_THAT_WAIT or read.data.diverging_epoch.epoch >= 0
             has_error = has_error or ends_wait
         # An unchanged partition, which is not among the chosen ones, has a log.
-        has_logs = len(self._chosen) < len(self._all) or any(one.log is not None for one in self._chosen)
+        has_logs = len(self._chosen) < len(self._all) or any(
+            partition.log is not None for partition in self._chosen
+        )
         self._is_enough = (
             has_error
             or not has_logs
@@ -312,39 +325,40 @@ class _Fetch:
     def _respond(self) -> FetchResponse:
         """The response with what was read; its session records what the client now knows. In the loop's
         thread."""
-        session, rows, number = self._session, self._in_order(), 0
+        session, reads, number = self._session, self._in_order(), 0
         if session is not None:
-            number, session.is_released = session.number, False  # it was read, perhaps after a long wait
+            # The read holds files open again, even if the session was released during a long wait.
+            number, session.is_released = session.number, False
             if not session.is_after(self._request.session_epoch):
                 # The client has sent another request of the session, on another connection, meanwhile.
                 return FetchResponse(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=number)
         if self._broker.quotas.is_set and (throttle_ms := self._throttle_ms()):
-            # The client gets nothing, and asks again.
+            # The client gets no partitions, and asks again.
             return FetchResponse(throttle_time_ms=throttle_ms, session_id=number)
         if session is not None:
-            rows = [row for row in rows if row.partition.record_response(row.data, row.view)]
+            reads = [read for read in reads if read.partition.record_response(read.data, read.view)]
             # Partitions that had records come last in the next response, so each gets its share of max_bytes.
-            for row in rows:
-                if has_records(row.data):
-                    session.move_to_end(row.partition)
+            for read in reads:
+                if has_records(read.data):
+                    session.move_to_end(read.partition)
         elif self._request.session_epoch == FIRST_EPOCH:
-            number = self._begin_session(rows)
+            number = self._begin_session(reads)
         # As in Kafka. Before version 7 the response has no error_code of its own.
         code = Code.UNKNOWN_SERVER_ERROR if self._isolation is None else Code.NONE
-        return FetchResponse(error_code=code, session_id=number, responses=_by_topic(rows))
+        return FetchResponse(error_code=code, session_id=number, responses=_by_topic(reads))
 
     def _in_order(self) -> list[_Read]:
         """The reads in the order of the response: as in Kafka, unknown topics and partitions come last."""
-        if any(row.view is None for row in self._rows):
-            return sorted(self._rows, key=lambda row: _LAST.get(row.data.error_code, 0))
-        return self._rows
+        if any(read.view is None for read in self._reads):
+            return sorted(self._reads, key=lambda read: _LAST.get(read.data.error_code, 0))
+        return self._reads
 
     def _throttle_ms(self) -> int:
-        """For how many ms the client is throttled, for this response or for the time that it took; 0 if
-        not."""
+        """For how many ms the client is throttled: for the bytes of this response, or for the time that it
+        took; 0 if it is not."""
         quotas, context = self._broker.quotas, self._context
-        rows = [row for row in self._rows if self._session is None or row.partition.is_new(row.data)]
-        response = FetchResponse(responses=_by_topic(rows))
+        reads = [read for read in self._reads if self._session is None or read.partition.is_new(read.data)]
+        response = FetchResponse(responses=_by_topic(reads))
         size = _LENGTH_BYTES + sum(map(len, codec.write(response, context.version)))
         throttle_ms_by_kind = {
             FETCH: quotas.record(FETCH, context, size),
@@ -352,17 +366,17 @@ class _Fetch:
         }
         throttle_ms = quotas.throttle(context, throttle_ms_by_kind)
         if throttle_ms:
-            quotas.give_back(FETCH, context, size)
+            quotas.give_back(FETCH, context, size)  # these bytes are not sent
         return throttle_ms
 
-    def _begin_session(self, rows: Sequence[_Read]) -> int:
+    def _begin_session(self, reads: Sequence[_Read]) -> int:
         """Create a session for the partitions, in the order of the response: its id, or 0 if there is no room
         for it."""
-        for row in rows:
-            row.partition.record_response(row.data, row.view)
+        for read in reads:
+            read.partition.record_response(read.data, read.view)
         ordered, broker = self._partitions, self._broker
-        if rows is not self._rows:
-            places = {id(row.partition): place for place, row in enumerate(rows)}
+        if reads is not self._reads:  # ``_in_order`` has sorted them
+            places = {id(read.partition): place for place, read in enumerate(reads)}
             ordered = dict(sorted(ordered.items(), key=lambda item: places[id(item[1])]))
         return broker.fetch_sessions.begin(
             ordered,
@@ -390,14 +404,14 @@ class _Fetch:
                 min_one_batch=is_first,
                 resume_at=partition.resume_at,
             )
-            # As in Kafka an offset out of range comes first, and at the end no limit is looked at.
+            # As in Kafka, the limit is checked after the offset, and not at the end of the log.
             end = view.last_stable_offset if self._is_committed else view.high_watermark
             if max_bytes < 0 and requested.fetch_offset < end:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"max bytes is negative: {max_bytes}")
         except Exception as error:
             return _Read(partition, _failed(requested, code_of(error)), view)
         partition.end_position = _position_after(fetched) or partition.end_position
-        # A slice that is shorter than its first batch is left out: a client could decode nothing of it.
+        # A slice that is shorter than its first batch is not sent: a client could decode nothing of it.
         is_cut = 0 < fetched.size < fetched.first_batch_size
         records = None if is_cut else fetched.slice
         aborted = None if is_cut else fetched.aborted
@@ -409,15 +423,15 @@ class _Fetch:
         view: LogView,
         *,
         records: FileSlice | None = None,
-        aborted: Sequence[EndedByAbort] | None = None,
+        aborted: Sequence[TransactionIndexEntry] | None = None,
         diverging_epoch: EpochEndOffset = _NO_DIVERGING_EPOCH,
     ) -> PartitionData:
         """The response for one partition. ``aborted`` is sent to ``read_committed`` fetches only: for others
-        the field is null, since some clients filter aborted records whenever it is set. None: nothing was
-        read, as in Kafka with a null field."""
-        rows = None
+        the field is null, since some clients filter aborted records whenever it is set. If nothing was read,
+        ``aborted`` is None, and the field null, as in Kafka."""
+        transactions = None
         if aborted is not None and self._is_committed:
-            rows = tuple(
+            transactions = tuple(
                 AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
                 for entry in aborted
             )
@@ -427,30 +441,31 @@ class _Fetch:
             last_stable_offset=view.last_stable_offset,
             log_start_offset=view.log_start_offset,
             diverging_epoch=diverging_epoch,
-            aborted_transactions=rows,
+            aborted_transactions=transactions,
             records=records or b"",
         )
 
     def _find_and_read(self) -> None:
+        """Find the logs and read them, in a thread of the pool."""
         for partition in self._chosen:
             self._set_log(partition)
         self._read()
 
 
-def _by_topic(rows: Sequence[_Read]) -> tuple[FetchableTopicResponse, ...]:
+def _by_topic(reads: Sequence[_Read]) -> tuple[FetchableTopicResponse, ...]:
     """The reads, grouped by topic: consecutive partitions of one topic become one entry."""
-    topics = groupby(rows, key=lambda row: (row.partition.topic, row.partition.topic_id))
+    topics = groupby(reads, key=lambda read: (read.partition.topic, read.partition.topic_id))
     return tuple(
         FetchableTopicResponse(
-            topic=name or "", topic_id=topic_id, partitions=tuple(row.data for row in topic_rows)
+            topic=name or "", topic_id=topic_id, partitions=tuple(read.data for read in topic_reads)
         )
-        for (name, topic_id), topic_rows in topics
+        for (name, topic_id), topic_reads in topics
     )
 
 
 def _position_after(fetched: FetchResult) -> FetchPosition | None:
-    """The position of the next batch of the log after a read up to the log's end; None after another read:
-    then the next one has to search its offset."""
+    """The position at which the log's next batch will begin, after a read up to the log's end; None after any
+    other read, so the next one searches for its offset."""
     view, batches, segment = fetched.view, fetched.slice, fetched.segment
     if batches is None or segment is None or segment is not view.segments[-1]:
         return None
@@ -460,8 +475,9 @@ def _position_after(fetched: FetchResult) -> FetchPosition | None:
 
 
 def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
-    """Raises RequestRefusedError if the client's leader ``epoch`` is not the log's (KIP-320): FENCED for an
-    older, UNKNOWN for a newer one. -1: the client does not know the epoch."""
+    """Raises RequestRefusedError if the client's leader ``epoch`` is not the log's (KIP-320):
+    FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one. -1: the client does not know
+    the epoch."""
     if epoch in (-1, log.leader_epoch):
         return
     is_old = epoch < log.leader_epoch
@@ -484,6 +500,7 @@ def _diverging_epoch(log: PartitionLog, requested: FetchPartition) -> EpochEndOf
 
 
 def _failed(requested: FetchPartition, code: int) -> PartitionData:
+    """The response for a partition with an error."""
     return PartitionData(
         partition_index=requested.partition,
         error_code=code,

@@ -21,7 +21,7 @@ from siltstone.log.partition import PartitionLog
 from siltstone.runtime.served_directory import ServedDirectory
 
 Wanted = Mapping[str, frozenset[int]] | None
-"""The requested partitions by topic; None: all."""
+"""The numbers of the requested partitions by topic; None: all partitions."""
 
 
 async def describe_log_dirs(

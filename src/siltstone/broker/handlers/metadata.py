@@ -7,8 +7,8 @@ offline has no leader (LEADER_NOT_AVAILABLE).
 With ``auto.create.topics.enable``, Metadata creates topics. As in Kafka, the response to the request that
 creates a topic has UNKNOWN_TOPIC_OR_PARTITION, and the client's next request finds the topic.
 
-Metadata and DescribeTopicPartitions run in the pool, since listing topics waits for the lock of a change of
-topics.
+Metadata and DescribeTopicPartitions run in the pool: they may have to wait for the lock that a change of
+topics holds.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
     """A partition in a response. ``error``: LEADER_NOT_AVAILABLE if its log is not open, else 0; ``leader``:
-    this broker's node id, or -1 then; ``epoch``: the leader epoch, or -1 then; ``replicas``, ``offline``:
-    node ids."""
+    this broker's node id, -1 after that error; ``epoch``: the leader epoch, -1 after that error;
+    ``replicas``, ``offline``: node ids."""
 
     number: int
     error: int
@@ -132,8 +132,9 @@ def _metadata(broker: Broker, request: MetadataRequest, context: RequestContext)
 
 
 def _refusal(request: MetadataRequest, version: int) -> MetadataResponse | None:
-    """The error response if a topic of the request has an id in a version without ids, or neither an id nor a
-    name; None if no topic has."""
+    """The error response to a request that names a topic by id in a version without ids, or a topic by
+    nothing; None for other requests. (Topics are named either all by name or all by id: beside an id, a topic
+    without both is ignored.)"""
     topics = request.topics or ()
     has_id = any(topic.topic_id != ZERO_ID for topic in topics)
     has_nothing = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
@@ -226,6 +227,7 @@ def _by_name(
     ]
     if request.allow_auto_topic_creation and broker.config.flag(AUTO_CREATE):
         missing = [topic.name for topic in topics if topic.error_code == Code.UNKNOWN_TOPIC_OR_PARTITION]
+        # Strict in every version: a topic over the quota stays unknown, and the client asks again.
         quota = broker.quotas.mutations(context, strict_from=0)
         for name in missing[:CREATED_MAX]:
             if quota.take(broker.config.integer("num.partitions")):
@@ -235,7 +237,7 @@ def _by_name(
 
 def _create(broker: Broker, name: str, context: RequestContext) -> None:
     """Try to create a topic. An error is not reported: the client repeats its request, and the topic is still
-    unknown then. Internal topics are not created: only their coordinators do that."""
+    unknown then. Internal topics are not created: in Kafka, only their coordinators do that."""
     if name not in INTERNAL_TOPICS:
         with contextlib.suppress(SiltstoneError, OSError):
             administration.create_topic(broker.served, actor_of(context), name, None, {})

@@ -7,14 +7,15 @@
     -1          LATEST                    high watermark, or last stable offset
     -2          EARLIEST                  log start offset
     -3          MAX_TIMESTAMP             of the record with the largest timestamp; -1    7
-                                          if that is at or beyond the end, or without one
-    -4          EARLIEST_LOCAL            log start offset: this broker tiers no data     8
-    -5          LATEST_TIERED             -1, therefore                                   9
-    -6          EARLIEST_PENDING_UPLOAD   -1, therefore                                   11
+                                          without one, or if it is not below the end
+    -4          EARLIEST_LOCAL            log start offset, since this broker does        8
+                                          not tier data
+    -5          LATEST_TIERED             -1, for the same reason                         9
+    -6          EARLIEST_PENDING_UPLOAD   -1, for the same reason                         11
     0 …         a time in ms              of the first record at or after it; -1 without one
 
-For a ``read_committed`` client, the end of a log is its last stable offset, else its high watermark. Searches
-(-3 and times) read and decode batches, so they run in the pool.
+The *end* of a log is its last stable offset for a ``read_committed`` client, and its high watermark for
+others. Searches (-3 and times) read and decode batches, so they run in the pool.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ _FIRST_VERSIONS = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+"""The first version of ListOffsets that has the special timestamp."""
 
 
 def list_offsets(
@@ -64,18 +66,17 @@ def list_offsets(
 
     def find_all() -> ListOffsetsResponse:
         find = _finder(broker, request, context.version)
-        # As in Kafka, a topic that is named twice is in the response once, and so is a partition (as an
-        # error).
+        # As in Kafka, a topic that is named twice is in the response once; so is a partition, with an error.
         joined = dict[str, dict[int, ListOffsetsPartition]]()
         for topic in request.topics:
             if topic.partitions:
-                rows = joined.setdefault(topic.name, {})
-                rows.update((row.partition_index, row) for row in topic.partitions)
+                by_number = joined.setdefault(topic.name, {})
+                by_number.update((wanted.partition_index, wanted) for wanted in topic.partitions)
         topics = tuple(
             ListOffsetsTopicResponse(
-                name=name, partitions=tuple(find(name, wanted) for wanted in rows.values())
+                name=name, partitions=tuple(find(name, wanted) for wanted in by_number.values())
             )
-            for name, rows in joined.items()
+            for name, by_number in joined.items()
         )
         return ListOffsetsResponse(topics=topics)
 
@@ -86,7 +87,8 @@ def list_offsets(
 def _finder(
     broker: Broker, request: ListOffsetsRequest, version: int
 ) -> Callable[[str, ListOffsetsPartition], ListOffsetsPartitionResponse]:
-    """Returns the function that finds the offset in one partition. It raises nothing: errors become codes."""
+    """Returns the function that finds the offset for one partition of the request. It raises nothing: errors
+    become codes."""
     counts, isolation = Counter(_partitions(request)), isolation_of(request.isolation_level)
 
     def find(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -95,13 +97,15 @@ def _finder(
                 raise RequestRefusedError(Code.INVALID_REQUEST, "the partition is listed twice")
             if isolation is None:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, UNKNOWN_ISOLATION_LEVEL)
-            asked = wanted.timestamp
-            if asked < 0 and version < _FIRST_VERSIONS.get(asked, version + 1):
-                reason = f"version {version} has no timestamp {asked}"
+            timestamp = wanted.timestamp
+            # An unknown negative timestamp is one of a later version.
+            if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
+                reason = f"version {version} has no timestamp {timestamp}"
                 raise RequestRefusedError(Code.UNSUPPORTED_VERSION, reason)
             log = broker.log_of(topic, wanted.partition_index)
             refuse_other_epoch(log, wanted.current_leader_epoch)
-            timestamp, offset, epoch = _offset_at(log, asked, reads_committed=isolation == READ_COMMITTED)
+            reads_committed = isolation == READ_COMMITTED
+            timestamp, offset, epoch = _offset_at(log, timestamp, reads_committed=reads_committed)
         except Exception as error:  # the other partitions get their offsets
             return ListOffsetsPartitionResponse(
                 partition_index=wanted.partition_index, error_code=code_of(error)
@@ -117,11 +121,13 @@ def _partitions(request: ListOffsetsRequest) -> Iterator[tuple[str, int]]:
     return ((topic.name, wanted.partition_index) for topic in request.topics for wanted in topic.partitions)
 
 
-_NOTHING = (-1, -1, -1)
+_NO_OFFSET = (-1, -1, -1)
+"""The timestamp, offset and leader epoch in a response without an offset."""
 
 
 def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) for a timestamp of the request; each is -1 if there is none. Raises
+    """(timestamp, offset, leader epoch) for a timestamp of the request: those of the record that a search has
+    found; for other timestamps the first is -1. All are -1 if there is no such record or offset. Raises
     SiltstoneError, OSError."""
     view = log.view
     end = view.last_stable_offset if reads_committed else view.high_watermark
@@ -130,10 +136,10 @@ def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> t
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return -1, view.log_start_offset, log.epoch_at(view.log_start_offset)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOTHING
+        return _NO_OFFSET
     record = offset_for_time(view, timestamp)
     return (
-        _NOTHING
+        _NO_OFFSET
         if record is None or record.offset >= end
         else (record.timestamp, record.offset, record.leader_epoch)
     )
@@ -149,7 +155,7 @@ def offset_for_leader_epoch(
 
 
 def _epoch_ends(broker: Broker, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-    # A request may name one partition 100,000 times, and so many exceptions would take seconds.
+    # A request may name one unknown partition 100,000 times, and so many exceptions would take seconds.
     log_or_code = functools.cache(functools.partial(_log_or_code, broker))
     topics = tuple(
         OffsetForLeaderTopicResult(
@@ -172,12 +178,13 @@ def _log_or_code(broker: Broker, topic: str, partition: int) -> PartitionLog | i
 
 
 def _epoch_end(log: PartitionLog | int, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
-    """The end of a leader epoch in a log, or of the largest one below it; -1 if there is none."""
+    """The requested leader epoch, or the largest one below it that the log has, with its end offset; both -1
+    if there is none. ``log``: an error code if the partition has no open log."""
     if isinstance(log, int):
         return EpochEndOffset(partition=wanted.partition, error_code=log)
     try:
         refuse_other_epoch(log, wanted.current_leader_epoch)
         epoch, offset = log.end_of_epoch(wanted.leader_epoch) or (-1, -1)
-    except Exception as error:  # the other partitions get theirs
+    except Exception as error:  # the other partitions get their end offsets
         return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

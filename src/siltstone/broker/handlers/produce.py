@@ -6,7 +6,7 @@ Checks come in Kafka's order; the first one that fails gives the error code:
 ::
 
     whole request    CORRUPT_MESSAGE (2)                          a size or a magic byte that no batch has
-                     TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)   transactional records without such an id
+                     TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)   transactional batch, no transactional id
                      UNKNOWN_SERVER_ERROR (-1)                    an unknown codec before version 7
     each partition   UNKNOWN_TOPIC_OR_PARTITION (3), UNKNOWN_TOPIC_ID (100)
                      INVALID_RECORD (87)                          no batch, or not one whole batch
@@ -14,21 +14,23 @@ Checks come in Kafka's order; the first one that fails gives the error code:
                      INVALID_REQUIRED_ACKS (21)                   acks other than -1, 0, 1
                      INVALID_PRODUCER_ID_MAPPING (49)             a transaction: there is no coordinator
                      INVALID_TOPIC_EXCEPTION (17)                 an internal topic
-                     2, 10, 32, 87, 45, 47, 48                    by the log (``log.validation``)
+                     CORRUPT_MESSAGE (2), MESSAGE_TOO_LARGE (10), INVALID_TIMESTAMP (32), INVALID_RECORD (87),
+                     OUT_OF_ORDER_SEQUENCE_NUMBER (45), INVALID_PRODUCER_EPOCH (47), INVALID_TXN_STATE (48):
+                                                                  by the log (``log.validation``, producers)
 
 A batch is appended in the loop's thread if ``PartitionLog.try_append`` can do so without waiting: if it is
 small, no lock is held and no file has to be created or synced. Other batches are *late*: they are appended in
 the pool, and the response follows when all are. A batch behind a late one of the same log is late, too, so
 their order is that of the request.
 
-An error of the whole request is that of each of its partitions, and nothing is appended: as in Kafka, the
-heads of all batches are looked at before the first append.
+An error of the whole request is reported for each of its partitions, and nothing is appended: as in Kafka,
+the heads of the batches, up to a transactional one, are checked before the first append.
 
 Batches are not copied: the log writes their offsets into the bytes of the request.
 
-With acks 0 no response is sent; after an error the connection is closed, as the only way to tell the
-producer. acks -1 is as 1, since this broker is the only replica: an append is as durable as in Kafka, in the
-page cache.
+With acks=0 no response is sent; after an error the connection is closed, which is the only way to tell the
+producer. acks=-1 is the same as acks=1, since this broker is the only replica. An append is as durable as on
+a broker of Kafka: it is in the page cache.
 """
 
 from __future__ import annotations
@@ -86,11 +88,12 @@ _NO_START_OFFSET = (
 )
 """Errors of an append whose response has no log start offset (``ReplicaManager.appendToLocalLog``)."""
 _HEAD = struct.Struct(">i4xb5xB")
-"""A batch from its size on: size, (leader epoch), magic, (checksum), the low byte of its attributes."""
+"""A batch from its size on: size, (leader epoch), magic, (checksum, high byte of the attributes), low byte of
+the attributes; what is in parentheses is skipped."""
 _HEAD_END = SIZE_POSITION + _HEAD.size
 _SIZE_MIN = MIN_SIZE_FIELD[0]
 _CHECKED_BITS = CODEC_MASK | TRANSACTIONAL_BIT
-"""The bits of a batch's attributes because of which it may be refused before the append."""
+"""The bits of a batch's attributes that may be a reason to refuse it before the append."""
 _NO_TOPICS: frozenset[str] = frozenset()
 Outcome = ProduceResponse | NoResponse
 Batch = memoryview | bytes
@@ -106,8 +109,8 @@ def produce(broker: Broker, request: ProduceRequest, context: RequestContext) ->
 
 
 def _attributes(batch: Any) -> int:
-    """The low byte of a batch's attributes; 0 for a null or incomplete batch, and one of format v0 or v1: the
-    log refuses those. Raises CorruptMessageError for a size or a magic byte that no batch has."""
+    """The low byte of a batch's attributes; 0 for a null or incomplete batch, and for format v0 or v1, all of
+    which are refused later. Raises CorruptMessageError for a size or a magic byte that no batch has."""
     if batch is None or len(batch) < _HEAD_END:
         if batch is not None:
             refuse_bad_head(np.frombuffer(batch, np.uint8))
@@ -122,10 +125,14 @@ def _attributes(batch: Any) -> int:
 
 
 class _Appends:
-    """The appends of one request. ``responses``: for each topic the responses of its partitions, in the order
-    of the request, None while a batch is late; ``late``: the late batches: (index of the topic, index of the
-    partition, log, batch). ``_has_marks``: may a batch have a bit because of which it is refused before the
-    append?"""
+    """The appends of one request.
+
+    ``responses``: for each topic of the request the responses of its partitions, in the request's order; None
+    for a late batch that is not appended yet. ``late``: (row of the topic in the request, row of the
+    partition in the topic, log, batch) of the late batches; ``_late_logs``: their logs. ``_refused_topics``:
+    those in which the client may not write. ``_has_marks``: may a batch of the request have any of
+    ``_CHECKED_BITS``?
+    """
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self._broker, self._request, self._version = broker, request, context.version
@@ -138,21 +145,21 @@ class _Appends:
 
     def try_all(self) -> None:
         """Refuse or append each batch; those that cannot be appended without waiting are late."""
-        refused = self._refuse_all()
+        request_error = self._error_of_request()
         for topic_row, topic in enumerate(self._request.topic_data):
             has_name = self._version < _TOPIC_IDS_SINCE
             name = topic.name if has_name else self._broker.topic_of_id(topic.topic_id)
             responses: list[PartitionProduceResponse | None] = []
             self.responses.append(responses)
             for row, data in enumerate(topic.partition_data):
-                if refused is not None:
-                    self._broker.counts.append_failed(None, PRODUCE, code_of(refused))
-                    responses.append(_failed(data.index, refused))
+                if request_error is not None:
+                    self._broker.counts.append_failed(None, PRODUCE, code_of(request_error))
+                    responses.append(_failure_response(data.index, request_error))
                     continue
                 responses.append(self._try(name, topic_row, row, data))
 
-    def _refuse_all(self) -> Exception | None:
-        """The error of the whole request, or None."""
+    def _error_of_request(self) -> Exception | None:
+        """The error for which the whole request is refused; None if it is not."""
         is_old, has_unknown_codec, marks = self._version < _ZSTD_SINCE, False, 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
@@ -166,6 +173,7 @@ class _Appends:
                         reason = "transactional records without a transactional id"
                         return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
                     return None  # as in Kafka, the heads of batches behind it are not looked at
+                # Counts only for a partition that exists: any other has an error of its own.
                 if is_old and attributes & CODEC_MASK > _ZSTD and not has_unknown_codec:
                     has_unknown_codec = self._has(topic.name, data.index)
         self._has_marks = marks & _CHECKED_BITS != 0
@@ -198,7 +206,7 @@ class _Appends:
             attributes = _attributes(batch) if self._has_marks else 0
             if attributes & _CHECKED_BITS or name in self._refused_topics or not self._has_acks:
                 self._refuse_before_append(name, batch, attributes)
-            # A batch of the same log is late: this one must not overtake it.
+            # Behind a late batch of the same log, this one is late, too: it must not overtake that.
             result = None if log in self._late_logs else log.try_append(batch)
             if result is None:
                 self._late_logs.add(log)
@@ -209,9 +217,9 @@ class _Appends:
             return self._failed(data.index, error, log, data.records)
 
     def _refuse_before_append(self, name: str, batch: Batch, attributes: int) -> None:
-        """Raises RequestRefusedError for a batch that Kafka refuses before the append, CorruptMessageError or
-        another LogError if its structure is wrong, which comes first. The log checks the structure, too: it
-        is only checked here before another error."""
+        """Raises RequestRefusedError for a batch that Kafka refuses before the append; before that a
+        LogError, such as CorruptMessageError, if its structure is wrong. (Of other batches the log checks the
+        structure.)"""
         codec, refused = attributes & CODEC_MASK, None
         is_old = self._version < _ZSTD_SINCE
         if codec == _ZSTD and is_old:
@@ -227,7 +235,7 @@ class _Appends:
         elif name in self._refused_topics:
             refused = RequestRefusedError(Code.INVALID_TOPIC_EXCEPTION, f"only the broker writes to {name}")
         if refused is not None:
-            # The codec is looked at before a second batch.
+            # As in Kafka, a codec that the version does not allow is reported before a second batch is.
             refuse_unless_one_batch(np.frombuffer(batch, np.uint8), or_several=codec >= _ZSTD and is_old)
             raise refused
 
@@ -255,9 +263,10 @@ class _Appends:
     def _failed(
         self, index: int, error: Exception, log: PartitionLog | None, batch: Any
     ) -> PartitionProduceResponse:
+        """Count a batch that was refused, and return the response of its partition."""
         if log is not None:
             self._broker.note_failure(log)
-        response = _failed(index, error, log, batch)
+        response = _failure_response(index, error, log, batch)
         topic = None if log is None else log.topic_partition.topic
         self._broker.counts.append_failed(topic, PRODUCE, response.error_code)
         return response
@@ -265,6 +274,7 @@ class _Appends:
     def _appended(
         self, index: int, result: AppendResult, log: PartitionLog, batch: Batch
     ) -> PartitionProduceResponse:
+        """Count a batch that was appended, and return the response of its partition."""
         messages = result.last_offset - result.first_offset + 1
         self._broker.counts.appended(log.topic_partition.topic, messages, len(batch))
         return PartitionProduceResponse(
@@ -300,10 +310,11 @@ def _of_topic(
     return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
 
 
-def _failed(
+def _failure_response(
     index: int, error: Exception, log: PartitionLog | None = None, batch: Any = None
 ) -> PartitionProduceResponse:
-    """The response of a partition whose batch was refused. ``log`` and ``batch``: if the log refused it."""
+    """The response of a partition whose batch was refused. ``log``, ``batch``: None
+    if there are none: then it has no log start offset."""
     refused = error.record_errors if isinstance(error, RecordRefusedError) else ()
     return PartitionProduceResponse(
         index=index,
@@ -319,8 +330,8 @@ def _failed(
 
 
 def _start_offset_for(error: Exception, log: PartitionLog, batch: Batch | None) -> int:
-    """The log start offset in the response of a refused batch: as in Kafka the log's if the log refused its
-    content, else -1."""
+    """The log start offset in the response of a refused batch: as in Kafka, the log's if the log refused one
+    whole batch for its content, else -1."""
     if batch is None or isinstance(error, (RequestRefusedError, *_NO_START_OFFSET)):
         return -1
     try:

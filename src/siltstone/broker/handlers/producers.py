@@ -23,22 +23,23 @@ def init_producer_id(
     if refused:
         return InitProducerIdResponse(error_code=refused, producer_epoch=-1)
     producer_id = broker.producer_id_at_hand()
-    return _from_next_block(broker) if producer_id is None else _given(producer_id)
+    return _from_next_block(broker) if producer_id is None else _with_id(producer_id)
 
 
 def _refused(request: InitProducerIdRequest) -> int:
-    """The error code of a request that gets no id; 0 for others."""
+    """The error code for a request that gets no id, 0 for others. (A producer that asks again sends its id
+    and epoch; the first time both are -1.)"""
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return Code.INVALID_REQUEST
     return Code.NONE if request.transactional_id is None else Code.COORDINATOR_NOT_AVAILABLE
 
 
-def _given(producer_id: int) -> InitProducerIdResponse:
+def _with_id(producer_id: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 async def _from_next_block(broker: Broker) -> InitProducerIdResponse:
     try:
-        return _given(await broker.in_pool(broker.next_producer_id))
+        return _with_id(await broker.in_pool(broker.next_producer_id))
     except Exception as error:
         return InitProducerIdResponse(error_code=code_of(error), producer_epoch=-1)

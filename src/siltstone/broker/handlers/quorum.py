@@ -1,10 +1,10 @@
-"""DescribeQuorum 0 to 2, UpdateFeatures 0 to 2, AlterReplicaLogDirs 1 to 2: what a single node without
-controllers, features and moves answers.
+"""DescribeQuorum 0 to 2, UpdateFeatures 0 to 2, AlterReplicaLogDirs 1 to 2: the responses of a single node
+that has no controller quorum and no features, and moves no partitions.
 
-The broker is its own only voter, so tools see who leads; its metadata is no log that others could fetch, and
-has no offsets. There are no features of the cluster, so none can be set. A partition stays in its log
-directory: to be moved to where it is succeeds, and to another one is refused. Corresponds to Kafka's
-``KafkaRaftClient``, ``FeatureControlManager`` and ``ReplicaManager.alterReplicaLogDirs``.
+The broker reports itself as the only voter, so tools see a leader. Its metadata is not a log that others
+could fetch, so it reports no offsets. The cluster has no features, so none can be set. A partition stays in
+its log directory: a request to move it there succeeds, to another directory is refused. Corresponds to
+Kafka's ``KafkaRaftClient``, ``FeatureControlManager`` and ``ReplicaManager.alterReplicaLogDirs``.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ from siltstone.broker.wire.messages.describe_quorum import (
 from siltstone.broker.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from siltstone.log.names import CLUSTER_METADATA
 
-_FUTURE_SUFFIX, _DIRECTORY_NAME_MAX = len("-future") + 32, 255
-"""What Kafka appends to the name of a partition's directory while it moves, and how long a name may be."""
+_MOVED_SUFFIX_CHARS, _DIRECTORY_NAME_MAX = len("-future") + 32, 255
+"""The length of the UUID and ``-future`` that Kafka appends, behind a dot, to the name of a partition's
+directory while it moves; the longest name of a directory."""
 
 
 def describe_quorum(
     broker: Broker, request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:
-    """The one voter of the cluster's metadata; other partitions, and several at once, are unknown."""
-    asked = [
-        (topic.topic_name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics
+    """The one voter, for a request that names only the partition of ``__cluster_metadata``; in any other
+    request all partitions are unknown."""
+    requested = [
+        (topic.topic_name, tuple(partition.partition_index for partition in topic.partitions))
+        for topic in request.topics
     ]
-    if asked == [(CLUSTER_METADATA, (0,))]:
+    if requested == [(CLUSTER_METADATA, (0,))]:
         host, port = broker.host_and_port(context)
         listener = Listener(name=context.connection.listener.name, host=host, port=port)
         return DescribeQuorumResponse(
@@ -52,7 +55,7 @@ def describe_quorum(
     return DescribeQuorumResponse(
         topics=tuple(
             ResponseTopicData(topic_name=name, partitions=tuple(_unknown(number) for number in numbers))
-            for name, numbers in asked
+            for name, numbers in requested
         )
     )
 
@@ -76,7 +79,7 @@ def _unknown(number: int) -> ResponsePartitionData:
 def update_features(
     broker: Broker, request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
-    """Refuses every change."""
+    """Refuse every change, with the name of the first feature."""
     for update in request.feature_updates:
         reason = f"nothing was updated: there is no feature {update.feature!r:.100} here"
         return UpdateFeaturesResponse(error_code=Code.INVALID_UPDATE_VERSION, error_message=reason)
@@ -91,7 +94,7 @@ async def alter_replica_log_dirs(
 
 
 def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
-    # As in Kafka, the last directory counts that is named for a partition.
+    # As in Kafka, of several directories for one partition the last one counts.
     wanted = {
         (topic.name, number): directory.path
         for directory in request.dirs
@@ -113,9 +116,9 @@ def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> Alte
 
 
 def _code(broker: Broker, topic: str, number: int, path: str) -> int:
-    """Kafka's code for a partition that is to be in a log directory."""
+    """The error code for a partition that is to be moved to the log directory ``path``; 0 if it is there."""
     try:
-        if len(f"{topic}-{number}.") + _FUTURE_SUFFIX > _DIRECTORY_NAME_MAX:
+        if len(f"{topic}-{number}.") + _MOVED_SUFFIX_CHARS > _DIRECTORY_NAME_MAX:
             raise InvalidTopicError("the topic's name is too long for the directory of a moved partition")
         serving = {str(served.path.absolute()): served for served in broker.manager.serving()}
         if path in map(str, (offline.absolute() for offline in broker.manager.offline)):

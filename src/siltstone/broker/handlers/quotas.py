@@ -40,6 +40,7 @@ from siltstone.runtime.quotas import CLIENT_ID, IP, USER, EntityMatch, checked_e
 EXACT, DEFAULT, ANY = range(3)
 """How a component of the filter matches (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
 _Names: TypeAlias = tuple[tuple[str, str | None], ...]
+"""An entity, as (kind, name) pairs, such as (("user", "alice"), ("client-id", None)); None: the default."""
 ENTRIES_MAX = 1_000
 """The most entities that one request alters: each is written to all log directories."""
 
@@ -65,7 +66,7 @@ def describe_client_quotas(
 
 
 def _matches(components: Sequence[ComponentData]) -> list[EntityMatch]:
-    """The filter. Raises RequestRefusedError."""
+    """The matches of a request's filter. Raises RequestRefusedError for a filter that is not valid."""
     matches = dict[str, EntityMatch]()
     for part in components:
         kind = part.entity_type
@@ -119,8 +120,8 @@ def _alter_all(
 
 
 def _names(entry: alter_messages.EntryData) -> _Names:
-    """The names of an entry's entity, sorted by kind, so that the request's order does not count. A kind
-    that is listed twice has the later name, as in Kafka."""
+    """The entity of an entry, sorted by kind: an entity is the same in any order. A kind that is listed twice
+    has the later name, as in Kafka."""
     by_kind = {part.entity_type: part.entity_name for part in entry.entity}
     return tuple((kind, by_kind[kind]) for kind in sorted(by_kind))
 

@@ -20,7 +20,7 @@ from siltstone.log.names import INTERNAL_TOPICS, TopicPartition
 from siltstone.runtime.manager import refuse_compacted_only
 
 HIGH_WATERMARK = -1
-"""The offset that stands for the high watermark."""
+"""The offset of a request that stands for the high watermark."""
 
 
 async def delete_records(
@@ -33,7 +33,7 @@ async def delete_records(
 def _delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:
-    # As in Kafka, the last offset counts of a partition that is listed twice.
+    # As in Kafka, of a partition that is listed twice the last offset counts.
     wanted = dict[str, dict[int, DeleteRecordsPartition]]()
     for topic in request.topics:
         for partition in topic.partitions:
@@ -68,11 +68,11 @@ def _start_after(broker: Broker, topic: str, number: int, offset: int, context: 
     if topic in INTERNAL_TOPICS:
         raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
     log = broker.manager.get(TopicPartition(topic, number))
-    refuse_compacted_only(log.topic_partition, log.config)  # as in Kafka, it comes before the offset
+    refuse_compacted_only(log.topic_partition, log.config)  # as in Kafka, checked before the offset
     if offset < HIGH_WATERMARK:
         raise OffsetOutOfRangeError(f"{offset} is not an offset", path=f"{topic}-{number}")
     return administration.delete_records(broker.served, actor_of(context), topic, {number: offset})[number]
 
 
 class _InternalTopicError(LogError, code="INVALID_TOPIC_EXCEPTION", error_code=17):
-    """A topic of the broker's own."""
+    """Raised for a topic of ``INTERNAL_TOPICS``, whose records clients must not delete."""

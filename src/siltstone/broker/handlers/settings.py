@@ -2,13 +2,13 @@
 (Kafka's ``ConfigHelper``, ``DynamicBrokerConfig``).
 
 The order is Kafka's: Kafka 4.3 lists the settings of a topic in the order of its hash table
-(``TOPIC_SETTINGS``), which ``kafka-topics --describe`` shows. Siltstone's own settings come after them.
+(``TOPIC_SETTINGS``), and ``kafka-topics --describe`` shows them so. Siltstone's own settings come after them.
 
-A *synonym* is a place that sets the same value: the topic, the broker dynamically, all brokers dynamically,
-``server.properties``, the default. The first one counts. A setting that a broker has under several names
-(``log.retention.ms``, ``.minutes``, ``.hours``) has an entry for each name, and only the last name has the
-default as a synonym. Synonyms that stand before the first one with the entry's own name are left out, as in
-Kafka.
+A *synonym* is a place that sets the same setting: the topic, the broker dynamically, all brokers dynamically,
+``server.properties``, the default, in this order of precedence; the value is that of the first synonym. A
+setting that a broker has under several names (``log.retention.ms``, ``.minutes``, ``.hours``) has an entry
+for each name, and only the last name has the default as a synonym. In the entry of a name, synonyms before
+the first one with this name are left out, as in Kafka.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SOURCES = {
     ConfigSource.STATIC_BROKER_CONFIG: 4,
     ConfigSource.DEFAULT_CONFIG: 5,
 }
-"""The protocol's numbers of the sources."""
+"""The protocol's numbers of the sources (``ConfigSource``)."""
 TYPES = {
     Kind.BOOLEAN: 1,
     Kind.STRING: 2,
@@ -73,7 +73,7 @@ TYPES = {
     Kind.DOUBLE: 6,
     Kind.LIST: 7,
 }
-"""The protocol's numbers of the types."""
+"""The protocol's numbers of the types (``ConfigType``), but for SHORT, which no ``Kind`` stands for."""
 _SHORT, _SHORT_MAX = 4, 32_767
 _POSITIONS = {name: position for position, name in enumerate(TOPIC_SETTINGS)}
 _BROKER_SOURCES = (
@@ -110,7 +110,8 @@ _LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSynonym:
-    """A place that sets a setting: the name that it uses, the value, the protocol's number of the source."""
+    """A place that sets a setting. ``name``: the one that is used there; ``value``: None for a default of
+    null; ``source``: the protocol's number."""
 
     name: str
     value: str | None
@@ -119,9 +120,9 @@ class SettingSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingEntry:
-    """A setting as DescribeConfigs returns it. ``value``: None if no place sets the broker's setting under
-    this name; ``synonyms``: the one that counts first; ``type``: the protocol's number;
-    ``is_own_to_siltstone``: Kafka 4.3 does not have it for topics."""
+    """A setting as DescribeConfigs returns it. ``name``: the key's name, or another name of it; ``value``:
+    None if no place sets the broker's setting under this name; ``synonyms``: in order of precedence;
+    ``type``: the protocol's number; ``is_own_to_siltstone``: topics of Kafka 4.3 do not have it."""
 
     key: Key
     name: str
@@ -175,12 +176,15 @@ def topic_entries(config: Config) -> list[SettingEntry]:
 
 
 def _position(entry: SettingEntry) -> int:
+    """The place of a topic's setting in Kafka's order: aliases before all, Siltstone's own after all."""
     if entry.is_own_to_siltstone:
         return len(TOPIC_SETTINGS)
     return _POSITIONS.get(entry.name, -1)
 
 
 def _topic_entry(config: Config, key: Key, name: str) -> SettingEntry:
+    """The entry of a topic's setting under one of its names. An alias, which is another name than the key's,
+    is one of topics only, so it has no synonyms of the broker."""
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG).get(name)
     synonyms = list(_broker_sources(config, key, key.broker_names)) if name == key.name else []
     if own is not None:
@@ -235,9 +239,9 @@ def _default_entry(config: Config, name: str) -> SettingEntry:
 
 def _broker_entry(config: Config, name: str) -> SettingEntry:
     key = find_broker_key(name)
-    # A setting that topics have, too, has all its names as synonyms; another one only its own name.
+    # A setting that topics have, too, has all its names as synonyms; any other setting only the entry's name.
     names = key.broker_names if key.is_topic_key else (name,)
-    synonyms = tuple(_broker_sources(config, key, names, strongest=name))
+    synonyms = tuple(_broker_sources(config, key, names, from_name=name))
     value = synonyms[0].value if synonyms else None
     return SettingEntry(
         key=key,
@@ -250,20 +254,21 @@ def _broker_entry(config: Config, name: str) -> SettingEntry:
 
 
 def _broker_sources(
-    config: Config, key: Key, names: Iterable[str], strongest: str | None = None
+    config: Config, key: Key, names: Iterable[str], from_name: str | None = None
 ) -> Iterator[SettingSynonym]:
-    """The places that set the broker's value, from the first one with the name ``strongest`` on (default:
-    the first of ``names``)."""
+    """The places that set the broker's value, in order of precedence, from the first one on that uses the
+    name ``from_name`` (default: the first of ``names``)."""
     names = tuple(names)
-    strongest = strongest or (names[0] if names else None)
+    from_name = from_name or (names[0] if names else None)
     has_begun = False
     for source in _all_sources(config, key, names):
-        has_begun = has_begun or source.name == strongest
+        has_begun = has_begun or source.name == from_name
         if has_begun:
             yield source
 
 
 def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[SettingSynonym]:
+    """The places that set the broker's value under one of these names, in order of precedence."""
     for source in _BROKER_SOURCES:
         layer = config.layer(source)
         for name in names:
@@ -271,7 +276,8 @@ def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[S
                 yield SettingSynonym(
                     name=name, value=text_of(key, name, layer[name].value), source=SOURCES[source]
                 )
-    # The default belongs to the last name (log.retention.hours, log.dir), or to the name of the setting.
+    # A topic's setting has its default under the last of its broker names, such as log.retention.hours; for
+    # others see ``_has_default``.
     has_default = names and (key.is_topic_key or _has_default(key, names[-1]))
     last = names[-1] if has_default and key.name not in _WITHOUT_DEFAULT else None
     if last is not None:
@@ -281,11 +287,14 @@ def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[S
 
 
 def _has_default(key: Key, name: str) -> bool:
-    """Does Kafka list the default under this name? For settings that topics do not have."""
+    """Does Kafka list the default under this name, for a setting that topics do not have? It has the default
+    of ``log.dirs`` under ``log.dir``."""
     return name == _LOG_DIR if key.name == _LOG_DIRS else name == key.name
 
 
 def _type_of(key: Key, name: str | None = None) -> int:
+    """The protocol's number of a setting's type; a broker's ``name`` of it may have another type than the
+    key."""
     synonym = None if name is None else key.synonym(name)
     if name == _PROTOCOLS:  # a list here, a string in Kafka
         return TYPES[Kind.STRING]

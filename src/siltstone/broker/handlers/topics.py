@@ -1,11 +1,11 @@
 """CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
 
 ``commands.administration`` makes the change of each topic: it checks it, records it in the audit log and
-carries it out before the response is sent. An error of one topic does not affect the others. ``timeout_ms``
-has no effect.
+carries it out before the response is sent. An error of one topic does not affect the others. A request's
+``timeout_ms`` has no effect.
 
 As in Kafka, a request may create at most ``PARTITIONS_MAX`` partitions, and in CreateTopics a topic counts as
-one more. This broker is the only one: replication factors and assignments have to fit that.
+one more. This broker is the only one, so a replication factor can only be 1, and an assignment only name it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _NO_TOPIC, _NO_ID = (
 )
 _FIRST_VERSION_WITH_IDS = 6
 _STRICT_CREATION, _STRICT_DELETION, _STRICT_PARTITIONS = 6, 5, 3
-"""The first version of each API whose clients know the error THROTTLING_QUOTA_EXCEEDED (Kafka's strict
-quotas)."""
+"""The first versions of CreateTopics, DeleteTopics and CreatePartitions whose clients know the error
+THROTTLING_QUOTA_EXCEEDED (Kafka's strict quotas)."""
 
 
 def actor_of(context: RequestContext) -> Actor:
@@ -116,7 +116,8 @@ def _take_quota(quota: MutationQuota, partitions: int) -> None:
 
 
 def _requested_count(topic: CreatableTopic, default: int) -> int:
-    """The number of partitions that a topic would have, from a request that was not checked yet."""
+    """The number of partitions that a topic would have, from a request that was not checked yet. ``default``:
+    for a topic that leaves it to the broker (-1)."""
     return len(topic.assignments) or (default if topic.num_partitions == -1 else max(topic.num_partitions, 0))
 
 
@@ -125,7 +126,7 @@ def _not_created(name: str, code: int, message: str | None) -> CreatableTopicRes
 
 
 def _creation_message(name: str, error: Exception) -> str | None:
-    """The message for the client; in Kafka's words where its tools print them."""
+    """The message for the client; in Kafka's words for errors that Kafka's tools print."""
     if isinstance(error, TopicExistsError):
         return f"Topic '{name}' already exists."
     if isinstance(error, InvalidPartitionsError):
@@ -148,14 +149,14 @@ def _create_topic(
     try:
         count, overrides = _parse_topic(topic, broker.node_id)
     except (RequestRefusedError, SiltstoneError):
-        # As in Kafka, a bad name, a topic that exists and a bad setting are reported before this error; but
-        # no setting is checked if one is named twice or has no value.
+        # As in Kafka, a bad name, an existing topic and a bad setting are reported before this error; but
+        # settings are not checked if one is named twice or has no value. (1: a valid number of partitions.)
         settings = {setting.name: setting.value for setting in topic.configs if setting.value is not None}
         checked = settings if len(settings) == len(topic.configs) else {}
         refuse_new_topic(name, broker.manager.topics.names(), 1, checked, broker.manager.config)
         raise
     create = partial(administration.create_topic, broker.served, actor_of(context), name, count, overrides)
-    if validate_only or quota.is_set:  # a topic that is refused must not use up the quota
+    if validate_only or quota.is_set:  # checked before the quota, which a refused topic must not use up
         create(validate_only=True)
     _take_quota(quota, count or broker.config.integer("num.partitions"))
     if not validate_only:
@@ -197,7 +198,7 @@ def _parse_topic(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[
         overrides[setting.name] = setting.value
     factor, count = topic.replication_factor, topic.num_partitions
     if not topic.assignments and factor not in (-1, 1):
-        if factor > 0 and (count < -1 or count == 0):  # Kafka checks it before the size of the factor
+        if factor > 0 and (count < -1 or count == 0):  # as in Kafka, reported before a factor above 1
             raise InvalidPartitionsError(f"topic {topic.name!r}: {count} partitions are not possible")
         raise RequestRefusedError(Code.INVALID_REPLICATION_FACTOR, _factor_message(factor))
     refuse_tiered(overrides)
@@ -285,7 +286,7 @@ def _delete_topics(
         by_id = topic_id in asked_by_id
         try:
             _take_quota(quota, len(broker.manager.partitions_of(name)))
-            # Its turn may come seconds later: by now the name may be that of a new topic.
+            # The deletions before may take seconds: by now the name may be that of a new topic.
             wanted = topic_id if by_id else None
             administration.delete_topic(broker.served, actor_of(context), name, topic_id=wanted)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))
@@ -306,8 +307,8 @@ def _not_deleted(name: str | None, topic_id: bytes, code: int, message: str | No
 def _resolve_topics(
     broker: Broker, states: Sequence[DeleteTopicState]
 ) -> tuple[list[DeletableTopicResult], dict[str, bytes]]:
-    """Find the topics that a request names by name or by id. Returns (the results of the refused entries, the
-    ids of the topics to delete by name; ``ZERO_ID`` for a name that does not exist)."""
+    """Find the topics that a request names by name or by id. Returns (the results of the refused entries; the
+    topics to delete, as ids by name, ``ZERO_ID`` for a name that does not exist)."""
     refused, names = [], dict[str, bytes]()
     times = Counter((state.name, state.topic_id) for state in states)
     for (name, topic_id), count in times.items():

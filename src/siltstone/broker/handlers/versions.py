@@ -15,9 +15,11 @@ from siltstone.broker.wire.apis import API_VERSIONS, APIS, PRODUCE
 from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
 UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
+"""Error codes (``Errors``)."""
 _NAMED_FROM = 3
 """The first version whose request has the name and version of the client's software (KIP-511)."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""A valid name, or version, of the client's software (``ApiVersionsRequest.isValid``)."""
 
 
 def announcing(
@@ -27,8 +29,8 @@ def announcing(
     known = tuple(
         ApiVersion(
             api_key=key,
-            # As Kafka 4 does: versions 0 to 2 are announced and refused, since older versions of librdkafka
-            # do not compress unless version 0 is announced (KAFKA-18659).
+            # As Kafka 4 does: versions 0 to 2 of Produce are announced although they are refused, since older
+            # versions of librdkafka do not compress unless version 0 is announced (KAFKA-18659).
             min_version=0 if key == PRODUCE else APIS[key].min_version,
             max_version=APIS[key].max_version,
         )

@@ -1,7 +1,8 @@
-"""The APIs of Kafka 4.3 that have messages here. Made by ``scripts/wire_messages.py``.
+"""The table of the APIs of Kafka 4.3 whose messages are in ``wire.messages``, and their API keys.
 
-Each row: number, name, lowest and highest version, first flexible version (KIP-482). The broker announces
-those that have a handler in ``dispatch.HANDLERS``.
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file. The arguments
+of ``Api``: key, name, lowest and highest version, first flexible version (KIP-482). The broker announces the
+APIs that have a handler in ``dispatch.HANDLERS``.
 """
 
 from siltstone.broker.wire.api import Api
@@ -38,7 +39,7 @@ APIS: dict[int, Api] = {
         Api(75, "DescribeTopicPartitions", 0, 0, 0),
     )
 }
-"""The APIs by their number."""
+"""The APIs by their keys."""
 PRODUCE = 0
 FETCH = 1
 LIST_OFFSETS = 2

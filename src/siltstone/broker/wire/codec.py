@@ -1,5 +1,5 @@
-"""Reads and writes messages. A message in one version is read, and written, by a list of steps, which is made
-once from its fields.
+"""The codec of messages: reads and writes them in Kafka's format, each version of a message by a list of
+steps that is made once from the definitions of its fields (``wire.fields``).
 
 A reader never trusts a length: before it allocates anything, it compares the length with the bytes that are
 left. The arrays of one message may have ``ELEMENTS_MAX`` elements in all. Unknown tagged fields are skipped.
@@ -7,11 +7,14 @@ Bytes after the last field are ignored, as in Kafka.
 
 ::
 
-    fixed fields in a row      one struct.unpack
-    string, bytes, records     size (int16, int32; if flexible a varint of size + 1), bytes
-    array                      count (int32; or a varint of count + 1), elements
-    uuid                       16 bytes
-    tagged fields              varint count, then of each field: varint tag, varint size, bytes
+    fixed fields in a row      one struct.unpack; a uuid is 16 bytes
+    string                     size (int16; in flexible versions a varint of size + 1), UTF-8;  null: size -1
+    bytes, records             size (int32; in flexible versions a varint of size + 1), bytes;  null: size -1
+    array                      count (int32; in flexible versions a varint of count + 1), elements;
+                               null: count -1
+    structure                  its fields, in flexible versions with tagged fields at the end
+    nullable structure         int8: -1 for null, else 1 and the structure
+    tagged fields              varint count, then of each field: varint tag, varint size, its value
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ _FIXED = {
     "float64": "d",
     "uuid": "16s",
 }
-"""``struct``'s letters for the types of fixed size."""
+"""Formats of ``struct`` for Kafka's types of fixed size."""
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _VARINT_BYTES_MAX = 5
 
@@ -73,7 +76,7 @@ ReadValue = Callable[[memoryview, int, _Budget], tuple[Any, int]]
 
 
 class _Output:
-    """What has been written: the finished ``parts``, and ``data``, the bytes after the last part."""
+    """What has been written: the finished ``parts``, and ``data``, the bytes after the last of them."""
 
     __slots__ = ("data", "parts")
 
@@ -92,9 +95,9 @@ WriteStep = Callable[[Any, _Output], None]
 """Writes values of a message."""
 
 
-class _Known(NamedTuple):
-    """A field of a message: its Python ``name``, its definition, its default, and ``of``: the class of its
-    structures, None if it has none."""
+class _NamedField(NamedTuple):
+    """A field of a message with its Python name, its definition and its default. ``of``: the class of its
+    structure, or of the structures in its array; None for other types."""
 
     name: str
     field: Field
@@ -115,8 +118,8 @@ class _Known(NamedTuple):
 
 
 def read(message: type[MessageT], version: int, data: memoryview, position: int = 0) -> MessageT:
-    """Read a message at ``position`` of a frame. Fields of type ``records`` are views of ``data``. Raises
-    MalformedRequestError."""
+    """Read a message at ``position`` of a frame. Fields of type ``records`` are views of ``data``, not
+    copies. Raises MalformedRequestError."""
     try:
         value, _ = _reader(message, version, message.FIRST_FLEXIBLE)(data, position, _Budget())
     except (struct.error, IndexError) as error:
@@ -125,7 +128,8 @@ def read(message: type[MessageT], version: int, data: memoryview, position: int 
 
 
 def write(message: Message, version: int) -> list[MessagePart]:
-    """The bytes of a message, in parts. ``records`` in a file are one part, a range of that file."""
+    """The bytes of a message, in parts, of which the first is always a bytearray. ``records`` in a file are a
+    part of their own, a range of that file."""
     output = _Output()
     _writer(type(message), version, message.FIRST_FLEXIBLE)(message, output)
     output.parts.append(output.data)
@@ -133,7 +137,7 @@ def write(message: Message, version: int) -> list[MessagePart]:
 
 
 @functools.cache
-def _fields(message: type[Message]) -> tuple[_Known, ...]:
+def _fields(message: type[Message]) -> tuple[_NamedField, ...]:
     """The fields of a message in the order of its definition."""
     defaults = message()
     hints = get_type_hints(message, include_extras=True)
@@ -141,7 +145,9 @@ def _fields(message: type[Message]) -> tuple[_Known, ...]:
     for name in message.__struct_fields__:
         declared, field = get_args(hints[name])[:2]
         structures = [hint for hint in _all_types(declared) if issubclass(hint, Message)]
-        fields.append(_Known(name, field, structures[0] if structures else None, getattr(defaults, name)))
+        fields.append(
+            _NamedField(name, field, structures[0] if structures else None, getattr(defaults, name))
+        )
     return tuple(fields)
 
 
@@ -189,7 +195,8 @@ def _read_tags(
     budget: _Budget,
     values: dict[int, Any],
 ) -> int:
-    """Read tagged fields into ``values`` (by their number in the message), skip the unknown ones."""
+    """Read tagged fields into ``values`` (by the index of the field in the message), and skip unknown ones.
+    ``known``: by tag, the index of the field and the function that reads its value."""
     count, position = read_varint(data, position)
     budget.take(count, position)
     for _ in range(count):
@@ -197,14 +204,14 @@ def _read_tags(
         size, position = read_varint(data, position)
         end = _end(data, position, size)
         if tag in known:
-            number, read_value = known[tag]
-            values[number], _ = read_value(data[:end], position, budget)
+            index, read_value = known[tag]
+            values[index], _ = read_value(data[:end], position, budget)
         position = end
     return position
 
 
 def _end(data: memoryview, position: int, size: int) -> int:
-    """The end of ``size`` bytes. Raises MalformedRequestError if they are not there."""
+    """The end of ``size`` bytes from ``position`` on. Raises MalformedRequestError if the data is shorter."""
     end = position + size
     if end > len(data):
         raise MalformedRequestError(
@@ -217,18 +224,21 @@ def _end(data: memoryview, position: int, size: int) -> int:
 
 
 @functools.cache
-def _reader(message: type[Message], version: int, flexible: int) -> ReadValue:
-    """The function that reads a message in a version; ``flexible``: the first flexible version."""
-    fields, is_flexible = _fields(message), version >= flexible
-    defaults = [known.default for known in fields]
-    # The numbers of the fields in the order in which steps add their values.
-    plain = [row for row, known in enumerate(fields) if known.is_in(version) and not known.is_tagged(version)]
+def _reader(message: type[Message], version: int, first_flexible: int) -> ReadValue:
+    """The function that reads a message in a version. ``first_flexible``: the first flexible version of the
+    request or response that the message is, or is in."""
+    fields, is_flexible = _fields(message), version >= first_flexible
+    defaults = [named.default for named in fields]
+    # The indexes of the fields in the order in which steps add their values.
+    plain = [
+        index for index, named in enumerate(fields) if named.is_in(version) and not named.is_tagged(version)
+    ]
     tags = {
-        known.field.tag: (row, _value_reader(known, version, flexible))
-        for row, known in enumerate(fields)
-        if known.is_in(version) and known.is_tagged(version)
+        named.field.tag: (index, _value_reader(named, version, first_flexible))
+        for index, named in enumerate(fields)
+        if named.is_in(version) and named.is_tagged(version)
     }
-    steps = tuple(_read_steps([fields[row] for row in plain], version, flexible))
+    steps = tuple(_read_steps([fields[index] for index in plain], version, first_flexible))
     has_all = plain == list(range(len(fields)))
 
     def read_message(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
@@ -237,29 +247,29 @@ def _reader(message: type[Message], version: int, flexible: int) -> ReadValue:
             position = step(data, position, budget, values)
         if not has_all:
             all_values = defaults.copy()
-            for row, value in zip(plain, values, strict=True):
-                all_values[row] = value
+            for index, value in zip(plain, values, strict=True):
+                all_values[index] = value
             values = all_values
         if is_flexible:
             if data[position] == 0:  # no tagged field, as nearly always
                 return message(*values), position + 1
             tagged: dict[int, Any] = {}
             position = _read_tags(tags, data, position, budget, tagged)  # type: ignore[arg-type]
-            for row, value in tagged.items():
-                values[row] = value
+            for index, value in tagged.items():
+                values[index] = value
         return message(*values), position
 
     return read_message
 
 
-def _read_steps(fields: Sequence[_Known], version: int, flexible: int) -> Iterator[ReadStep]:
-    """One step for a field, or for all fixed fields in a row."""
-    for is_fixed, group in groupby(fields, lambda known: known.is_fixed(version)):
+def _read_steps(fields: Sequence[_NamedField], version: int, first_flexible: int) -> Iterator[ReadStep]:
+    """The steps that read fields: one step for all fixed fields in a row, one for any other field."""
+    for is_fixed, group in groupby(fields, lambda named: named.is_fixed(version)):
         if is_fixed:
-            yield _fixed_step(struct.Struct(">" + "".join(_FIXED[known.field.kind] for known in group)))
+            yield _fixed_step(struct.Struct(">" + "".join(_FIXED[named.field.kind] for named in group)))
         else:
-            for known in group:
-                yield _value_step(_value_reader(known, version, flexible))
+            for named in group:
+                yield _value_step(_value_reader(named, version, first_flexible))
 
 
 def _fixed_step(form: struct.Struct) -> ReadStep:
@@ -281,22 +291,22 @@ def _value_step(read_value: ReadValue) -> ReadStep:
     return read_one
 
 
-def _value_reader(known: _Known, version: int, flexible: int) -> ReadValue:
+def _value_reader(named: _NamedField, version: int, first_flexible: int) -> ReadValue:
     """The function that reads one value of a field."""
-    kind, may_be_null = known.field.kind, known.is_nullable(version)
-    if known.field.is_array:
-        return _array_reader(known, version, flexible)
-    if known.of is not None:
-        inner = _reader(known.of, version, flexible)
+    kind, may_be_null = named.field.kind, named.is_nullable(version)
+    if named.field.is_array:
+        return _array_reader(named, version, first_flexible)
+    if named.of is not None:
+        inner = _reader(named.of, version, first_flexible)
         return _null_or(inner) if may_be_null else inner
     if kind in _FIXED:
         form = struct.Struct(">" + _FIXED[kind])
         return lambda data, position, _: (form.unpack_from(data, position)[0], position + form.size)
-    return _sized_reader(kind, version >= flexible, may_be_null)
+    return _sized_reader(kind, version >= first_flexible, may_be_null)
 
 
 def _null_or(inner: ReadValue) -> ReadValue:
-    """Reads a structure that may be null: an int8 before it says so, -1 for null."""
+    """The function that reads a structure that may be null: a negative int8 before it means null."""
 
     def read_null_or(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         return (None, position + 1) if data[position] > 0x7F else inner(data, position + 1, budget)
@@ -305,7 +315,8 @@ def _null_or(inner: ReadValue) -> ReadValue:
 
 
 def _size_reader(form: struct.Struct | None) -> Callable[[memoryview, int], tuple[int, int]]:
-    """The function that reads a size or a count, -1 for null; ``form`` None: the flexible one."""
+    """The function that reads a size or a count, -1 for null. ``form``: of the number; None for the varint of
+    flexible versions."""
     if form is None:
 
         def read_compact(data: memoryview, position: int) -> tuple[int, int]:
@@ -343,13 +354,13 @@ def _sized_reader(kind: str, is_flexible: bool, may_be_null: bool) -> ReadValue:
     return read_sized
 
 
-def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
-    """The function that reads an array; the elements of fixed size at once."""
-    read_count = _size_reader(None if version >= flexible else _INT32)
-    may_be_null, kind = known.is_nullable(version), known.field.kind
+def _array_reader(named: _NamedField, version: int, first_flexible: int) -> ReadValue:
+    """The function that reads an array; elements of fixed size are read at once."""
+    read_count = _size_reader(None if version >= first_flexible else _INT32)
+    may_be_null, kind = named.is_nullable(version), named.field.kind
     code = _FIXED.get(kind)
     width = struct.calcsize(">" + code) if code else 0
-    read_element = None if code else _value_reader(_element(known), version, flexible)
+    read_element = None if code else _value_reader(_element(named), version, first_flexible)
 
     def read_array(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         count, position = read_count(data, position)
@@ -360,10 +371,10 @@ def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
         budget.take(count, position)
         if read_element is None:
             end = _end(data, position, count * width)
-            if kind == "uuid":
+            if kind == "uuid":  # its format, 16s, takes no count
                 return tuple(bytes(data[at : at + 16]) for at in range(position, end, 16)), end
             return struct.unpack_from(f">{count}{code}", data, position), end
-        _end(data, position, count)  # each element has a byte at least
+        _end(data, position, count)  # an element takes at least one byte
         elements = []
         for _ in range(count):
             element, position = read_element(data, position, budget)
@@ -373,26 +384,26 @@ def _array_reader(known: _Known, version: int, flexible: int) -> ReadValue:
     return read_array
 
 
-def _element(known: _Known) -> _Known:
+def _element(named: _NamedField) -> _NamedField:
     """The definition of one element of an array. No element of Kafka's arrays may be null."""
-    return known._replace(field=Field(known.field.kind, 0))
+    return named._replace(field=Field(named.field.kind, 0))
 
 
 # Writing
 
 
 @functools.cache
-def _writer(message: type[Message], version: int, flexible: int) -> WriteStep:
+def _writer(message: type[Message], version: int, first_flexible: int) -> WriteStep:
     """The function that writes a message in a version."""
-    fields = [known for known in _fields(message) if known.is_in(version)]
-    plain = [known for known in fields if not known.is_tagged(version)]
+    fields = [named for named in _fields(message) if named.is_in(version)]
+    plain = [named for named in fields if not named.is_tagged(version)]
     tagged = sorted(
-        (known.field.tag, known, _value_writer(known, version, flexible))
-        for known in fields
-        if known.is_tagged(version) and known.field.tag is not None
+        (named.field.tag, named, _value_writer(named, version, first_flexible))
+        for named in fields
+        if named.is_tagged(version) and named.field.tag is not None
     )
-    steps = tuple(_write_steps(plain, version, flexible))
-    is_flexible = version >= flexible
+    steps = tuple(_write_steps(plain, version, first_flexible))
+    is_flexible = version >= first_flexible
 
     def write_message(value: Any, output: _Output) -> None:
         for step in steps:
@@ -403,12 +414,13 @@ def _writer(message: type[Message], version: int, flexible: int) -> WriteStep:
     return write_message
 
 
-def _write_tags(tagged: Sequence[tuple[int, _Known, WriteStep]], value: Any, output: _Output) -> None:
-    """Write the tagged fields that do not have their default, in the order of their tags."""
+def _write_tags(tagged: Sequence[tuple[int, _NamedField, WriteStep]], value: Any, output: _Output) -> None:
+    """Write the tagged fields that do not have their default, in the order of their tags. (No tagged field
+    has records in a file, so each is one part.)"""
     present = []
-    for tag, known, write_value in tagged:
-        field_value = getattr(value, known.name)
-        if field_value is not known.default and field_value != known.default:
+    for tag, named, write_value in tagged:
+        field_value = getattr(value, named.name)
+        if field_value is not named.default and field_value != named.default:
             part = _Output()
             write_value(field_value, part)
             present.append((tag, part.data))
@@ -417,20 +429,23 @@ def _write_tags(tagged: Sequence[tuple[int, _Known, WriteStep]], value: Any, out
         output.data += varint(tag) + varint(len(data)) + data
 
 
-def _write_steps(fields: Sequence[_Known], version: int, flexible: int) -> Iterator[WriteStep]:
-    for is_fixed, group in groupby(fields, lambda known: known.is_fixed(version)):
-        rows = list(group)
+def _write_steps(fields: Sequence[_NamedField], version: int, first_flexible: int) -> Iterator[WriteStep]:
+    """The steps that write fields: one step for all fixed fields in a row, one for any other field."""
+    for is_fixed, group in groupby(fields, lambda named: named.is_fixed(version)):
+        members = list(group)
         if is_fixed:
-            yield _fixed_write(rows)
+            yield _fixed_write(members)
         else:
-            for known in rows:
-                yield _field_write(operator.attrgetter(known.name), _value_writer(known, version, flexible))
+            for named in members:
+                yield _field_write(
+                    operator.attrgetter(named.name), _value_writer(named, version, first_flexible)
+                )
 
 
-def _fixed_write(rows: Sequence[_Known]) -> WriteStep:
-    pack = struct.Struct(">" + "".join(_FIXED[known.field.kind] for known in rows)).pack
-    get = operator.attrgetter(*(known.name for known in rows))
-    if len(rows) == 1:
+def _fixed_write(fields: Sequence[_NamedField]) -> WriteStep:
+    pack = struct.Struct(">" + "".join(_FIXED[named.field.kind] for named in fields)).pack
+    get = operator.attrgetter(*(named.name for named in fields))
+    if len(fields) == 1:
 
         def write_one(value: Any, output: _Output) -> None:
             output.data += pack(get(value))
@@ -450,14 +465,14 @@ def _field_write(get: Callable[[Any], Any], write_value: WriteStep) -> WriteStep
     return write_field
 
 
-def _value_writer(known: _Known, version: int, flexible: int) -> WriteStep:
+def _value_writer(named: _NamedField, version: int, first_flexible: int) -> WriteStep:
     """The function that writes one value of a field."""
-    kind = known.field.kind
-    if known.field.is_array:
-        return _array_writer(known, version, flexible)
-    if known.of is not None:
-        inner = _writer(known.of, version, flexible)
-        return _write_null_or(inner) if known.is_nullable(version) else inner
+    kind = named.field.kind
+    if named.field.is_array:
+        return _array_writer(named, version, first_flexible)
+    if named.of is not None:
+        inner = _writer(named.of, version, first_flexible)
+        return _write_null_or(inner) if named.is_nullable(version) else inner
     if kind in _FIXED:
         pack = struct.Struct(">" + _FIXED[kind]).pack
 
@@ -465,7 +480,7 @@ def _value_writer(known: _Known, version: int, flexible: int) -> WriteStep:
             output.data += pack(value)
 
         return write_number
-    return _sized_writer(kind, version >= flexible)
+    return _sized_writer(kind, version >= first_flexible)
 
 
 def _write_null_or(inner: WriteStep) -> WriteStep:
@@ -478,6 +493,7 @@ def _write_null_or(inner: WriteStep) -> WriteStep:
 
 
 def _size_writer(form: struct.Struct | None) -> Callable[[int], bytes]:
+    """The function that encodes a size or a count; see ``_size_reader``."""
     return form.pack if form is not None else lambda size: varint(size + 1)
 
 
@@ -500,9 +516,9 @@ def _sized_writer(kind: str, is_flexible: bool) -> WriteStep:
     return write_sized
 
 
-def _array_writer(known: _Known, version: int, flexible: int) -> WriteStep:
-    count_of = _size_writer(None if version >= flexible else _INT32)
-    write_element = _value_writer(_element(known), version, flexible)
+def _array_writer(named: _NamedField, version: int, first_flexible: int) -> WriteStep:
+    count_of = _size_writer(None if version >= first_flexible else _INT32)
+    write_element = _value_writer(_element(named), version, first_flexible)
 
     def write_array(value: Any, output: _Output) -> None:
         if value is None:

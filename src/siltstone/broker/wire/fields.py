@@ -19,8 +19,8 @@ import msgspec
 
 
 class Slice(Protocol):
-    """A range of a file (``base.files.FileSlice``), which the operating system sends (``sendfile``). This
-    package uses only its size."""
+    """A range of a file (``base.files.FileSlice``), which the operating system sends (``sendfile``).
+    ``size``: its bytes, all that this package needs of it."""
 
     size: int
 
@@ -30,7 +30,7 @@ class Slice(Protocol):
 Records: TypeAlias = bytes | bytearray | memoryview | Slice
 """Batches as they are sent: bytes, or a range of a log's file."""
 MessagePart: TypeAlias = Records
-"""A part of an encoded message: its bytes, or the records of a field without a copy."""
+"""A part of an encoded message: bytes of it, or the records of a field, not copied."""
 ZERO_ID = bytes(16)
 """The topic id that stands for no topic."""
 EVERY_LATER = 32767
@@ -42,8 +42,8 @@ NEVER = 32767
 class Field(NamedTuple):
     """A field of a message, from Kafka's definition of the message.
 
-    ``kind``: Kafka's type, such as ``int32``, ``string``, ``uuid``, ``records``; ``struct`` for a message
-    within the message. ``first``, ``last``: the versions that have it. ``nullable``: the first version in
+    ``kind``: Kafka's type, such as ``int32``, ``string``, ``uuid``, ``records``; ``struct`` for a structure
+    of fields. ``first``, ``last``: the versions that have it. ``nullable``: the first version in
     which it may be null, None: never. ``is_array``: an array of ``kind``. ``tag``: its number, if it is a
     tagged field from version ``tagged`` on (KIP-482).
     """
@@ -60,8 +60,9 @@ class Field(NamedTuple):
 class Message(msgspec.Struct, frozen=True):
     """The base class of requests, responses and the structures in them. Arrays are tuples, uuids 16 bytes.
 
-    ``FIRST_FLEXIBLE``: the first version with compact sizes and tagged fields (KIP-482). A structure has the
-    format of the request or response that it is in, whatever its own value is.
+    ``FIRST_FLEXIBLE``: the first version of a request or response with compact sizes and tagged fields
+    (KIP-482). A structure has the format of the request or response that it is in; its own value has no
+    effect.
     """
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER

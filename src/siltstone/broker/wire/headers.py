@@ -25,8 +25,8 @@ _INT32 = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
-    """A request's header. ``body``: where the body starts in the frame; the start of the tags for an API or a
-    version that is unknown."""
+    """A request's header. ``body``: the position in the frame at which the body starts; for an API or a
+    version that is unknown, the position behind the client id."""
 
     api_key: int
     api_version: int
@@ -36,7 +36,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_header(frame: memoryview) -> RequestHeader:
-    """Read the header of a frame without its length. Raises MalformedRequestError."""
+    """Read the header of a frame, which is passed without its length. Raises MalformedRequestError."""
     if len(frame) < _START.size:
         raise MalformedRequestError("the frame ends within its header", position=len(frame))
     key, version, correlation_id, size = _START.unpack_from(frame)
@@ -53,6 +53,6 @@ def read_header(frame: memoryview) -> RequestHeader:
 
 
 def response_header(key: int, version: int, correlation_id: int) -> bytes:
-    """The header of the response to a request."""
+    """The header of the response to a request with this API key and version."""
     is_flexible = version >= APIS[key].first_flexible and key != API_VERSIONS
     return _INT32.pack(correlation_id) + (b"\0" if is_flexible else b"")

@@ -1,4 +1,7 @@
-"""Requests and responses of AlterClientQuotas. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of AlterClientQuotas.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class EntityData(Message, frozen=True):
-    """``entity`` of EntryData."""
+    """The type of ``entity`` in EntryData."""
 
     entity_type: Annotated[str, Field("string", 0)] = ""
     entity_name: Annotated[str | None, Field("string", 0, nullable=0)] = ""
 
 
 class OpData(Message, frozen=True):
-    """``ops`` of EntryData."""
+    """The type of ``ops`` in EntryData."""
 
     key: Annotated[str, Field("string", 0)] = ""
     value: Annotated[float, Field("float64", 0)] = 0.0
@@ -21,14 +24,14 @@ class OpData(Message, frozen=True):
 
 
 class EntryData(Message, frozen=True):
-    """``entries`` of AlterClientQuotasRequest."""
+    """The type of ``entries`` in AlterClientQuotasRequest."""
 
     entity: Annotated[tuple[EntityData, ...], Field("struct", 0, is_array=True)] = ()
     ops: Annotated[tuple[OpData, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class AlterClientQuotasRequest(Message, frozen=True):
-    """Versions 0-1."""
+    """The request in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 
@@ -37,7 +40,7 @@ class AlterClientQuotasRequest(Message, frozen=True):
 
 
 class ResponseEntryData(Message, frozen=True):
-    """``entries`` of AlterClientQuotasResponse."""
+    """The type of ``entries`` in AlterClientQuotasResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -45,7 +48,7 @@ class ResponseEntryData(Message, frozen=True):
 
 
 class AlterClientQuotasResponse(Message, frozen=True):
-    """Versions 0-1."""
+    """The response in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 

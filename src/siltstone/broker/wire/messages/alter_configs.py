@@ -1,4 +1,7 @@
-"""Requests and responses of AlterConfigs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of AlterConfigs.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class AlterableConfig(Message, frozen=True):
-    """``configs`` of AlterConfigsResource."""
+    """The type of ``configs`` in AlterConfigsResource."""
 
     name: Annotated[str, Field("string", 0)] = ""
     value: Annotated[str | None, Field("string", 0, nullable=0)] = ""
 
 
 class AlterConfigsResource(Message, frozen=True):
-    """``resources`` of AlterConfigsRequest."""
+    """The type of ``resources`` in AlterConfigsRequest."""
 
     resource_type: Annotated[int, Field("int8", 0)] = 0
     resource_name: Annotated[str, Field("string", 0)] = ""
@@ -21,7 +24,7 @@ class AlterConfigsResource(Message, frozen=True):
 
 
 class AlterConfigsRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -30,7 +33,7 @@ class AlterConfigsRequest(Message, frozen=True):
 
 
 class AlterConfigsResourceResponse(Message, frozen=True):
-    """``responses`` of AlterConfigsResponse."""
+    """The type of ``responses`` in AlterConfigsResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -39,7 +42,7 @@ class AlterConfigsResourceResponse(Message, frozen=True):
 
 
 class AlterConfigsResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

@@ -1,4 +1,7 @@
-"""Requests and responses of AlterPartitionReassignments. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of AlterPartitionReassignments.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,21 +9,21 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ReassignablePartition(Message, frozen=True):
-    """``partitions`` of ReassignableTopic."""
+    """The type of ``partitions`` in ReassignableTopic."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     replicas: Annotated[tuple[int, ...] | None, Field("int32", 0, nullable=0, is_array=True)] = None
 
 
 class ReassignableTopic(Message, frozen=True):
-    """``topics`` of AlterPartitionReassignmentsRequest."""
+    """The type of ``topics`` in AlterPartitionReassignmentsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[ReassignablePartition, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class AlterPartitionReassignmentsRequest(Message, frozen=True):
-    """Versions 0-1."""
+    """The request in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -30,7 +33,7 @@ class AlterPartitionReassignmentsRequest(Message, frozen=True):
 
 
 class ReassignablePartitionResponse(Message, frozen=True):
-    """``partitions`` of ReassignableTopicResponse."""
+    """The type of ``partitions`` in ReassignableTopicResponse."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -38,14 +41,14 @@ class ReassignablePartitionResponse(Message, frozen=True):
 
 
 class ReassignableTopicResponse(Message, frozen=True):
-    """``responses`` of AlterPartitionReassignmentsResponse."""
+    """The type of ``responses`` in AlterPartitionReassignmentsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[ReassignablePartitionResponse, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class AlterPartitionReassignmentsResponse(Message, frozen=True):
-    """Versions 0-1."""
+    """The response in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

@@ -1,4 +1,7 @@
-"""Requests and responses of AlterReplicaLogDirs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of AlterReplicaLogDirs.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,21 +9,21 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class AlterReplicaLogDirTopic(Message, frozen=True):
-    """``topics`` of AlterReplicaLogDir."""
+    """The type of ``topics`` in AlterReplicaLogDir."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class AlterReplicaLogDir(Message, frozen=True):
-    """``dirs`` of AlterReplicaLogDirsRequest."""
+    """The type of ``dirs`` in AlterReplicaLogDirsRequest."""
 
     path: Annotated[str, Field("string", 0)] = ""
     topics: Annotated[tuple[AlterReplicaLogDirTopic, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class AlterReplicaLogDirsRequest(Message, frozen=True):
-    """Versions 1-2."""
+    """The request in versions 1-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -28,14 +31,14 @@ class AlterReplicaLogDirsRequest(Message, frozen=True):
 
 
 class AlterReplicaLogDirPartitionResult(Message, frozen=True):
-    """``partitions`` of AlterReplicaLogDirTopicResult."""
+    """The type of ``partitions`` in AlterReplicaLogDirTopicResult."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
 
 
 class AlterReplicaLogDirTopicResult(Message, frozen=True):
-    """``results`` of AlterReplicaLogDirsResponse."""
+    """The type of ``results`` in AlterReplicaLogDirsResponse."""
 
     topic_name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[
@@ -44,7 +47,7 @@ class AlterReplicaLogDirTopicResult(Message, frozen=True):
 
 
 class AlterReplicaLogDirsResponse(Message, frozen=True):
-    """Versions 1-2."""
+    """The response in versions 1-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

@@ -1,4 +1,7 @@
-"""Requests and responses of ApiVersions. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ApiVersions.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ApiVersionsRequest(Message, frozen=True):
-    """Versions 0-4."""
+    """The request in versions 0-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 3
 
@@ -15,7 +18,7 @@ class ApiVersionsRequest(Message, frozen=True):
 
 
 class ApiVersion(Message, frozen=True):
-    """``apiKeys`` of ApiVersionsResponse."""
+    """The type of ``apiKeys`` in ApiVersionsResponse."""
 
     api_key: Annotated[int, Field("int16", 0)] = 0
     min_version: Annotated[int, Field("int16", 0)] = 0
@@ -23,7 +26,7 @@ class ApiVersion(Message, frozen=True):
 
 
 class SupportedFeatureKey(Message, frozen=True):
-    """``supportedFeatures`` of ApiVersionsResponse."""
+    """The type of ``supportedFeatures`` in ApiVersionsResponse."""
 
     name: Annotated[str, Field("string", 3)] = ""
     min_version: Annotated[int, Field("int16", 3)] = 0
@@ -31,7 +34,7 @@ class SupportedFeatureKey(Message, frozen=True):
 
 
 class FinalizedFeatureKey(Message, frozen=True):
-    """``finalizedFeatures`` of ApiVersionsResponse."""
+    """The type of ``finalizedFeatures`` in ApiVersionsResponse."""
 
     name: Annotated[str, Field("string", 3)] = ""
     max_version_level: Annotated[int, Field("int16", 3)] = 0
@@ -39,7 +42,7 @@ class FinalizedFeatureKey(Message, frozen=True):
 
 
 class ApiVersionsResponse(Message, frozen=True):
-    """Versions 0-4."""
+    """The response in versions 0-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 3
 

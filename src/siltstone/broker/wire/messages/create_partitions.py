@@ -1,4 +1,7 @@
-"""Requests and responses of CreatePartitions. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of CreatePartitions.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,13 +9,13 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class CreatePartitionsAssignment(Message, frozen=True):
-    """``assignments`` of CreatePartitionsTopic."""
+    """The type of ``assignments`` in CreatePartitionsTopic."""
 
     broker_ids: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class CreatePartitionsTopic(Message, frozen=True):
-    """``topics`` of CreatePartitionsRequest."""
+    """The type of ``topics`` in CreatePartitionsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     count: Annotated[int, Field("int32", 0)] = 0
@@ -22,7 +25,7 @@ class CreatePartitionsTopic(Message, frozen=True):
 
 
 class CreatePartitionsRequest(Message, frozen=True):
-    """Versions 0-3."""
+    """The request in versions 0-3."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -32,7 +35,7 @@ class CreatePartitionsRequest(Message, frozen=True):
 
 
 class CreatePartitionsTopicResult(Message, frozen=True):
-    """``results`` of CreatePartitionsResponse."""
+    """The type of ``results`` in CreatePartitionsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -40,7 +43,7 @@ class CreatePartitionsTopicResult(Message, frozen=True):
 
 
 class CreatePartitionsResponse(Message, frozen=True):
-    """Versions 0-3."""
+    """The response in versions 0-3."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

@@ -1,4 +1,7 @@
-"""Requests and responses of CreateTopics. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of CreateTopics.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,21 +9,21 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message
 
 
 class CreatableReplicaAssignment(Message, frozen=True):
-    """``assignments`` of CreatableTopic."""
+    """The type of ``assignments`` in CreatableTopic."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     broker_ids: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class CreatableTopicConfig(Message, frozen=True):
-    """``configs`` of CreatableTopic."""
+    """The type of ``configs`` in CreatableTopic."""
 
     name: Annotated[str, Field("string", 0)] = ""
     value: Annotated[str | None, Field("string", 0, nullable=0)] = ""
 
 
 class CreatableTopic(Message, frozen=True):
-    """``topics`` of CreateTopicsRequest."""
+    """The type of ``topics`` in CreateTopicsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     num_partitions: Annotated[int, Field("int32", 0)] = 0
@@ -30,7 +33,7 @@ class CreatableTopic(Message, frozen=True):
 
 
 class CreateTopicsRequest(Message, frozen=True):
-    """Versions 2-7."""
+    """The request in versions 2-7."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 5
 
@@ -40,7 +43,7 @@ class CreateTopicsRequest(Message, frozen=True):
 
 
 class CreatableTopicConfigs(Message, frozen=True):
-    """``configs`` of CreatableTopicResult."""
+    """The type of ``configs`` in CreatableTopicResult."""
 
     name: Annotated[str, Field("string", 5)] = ""
     value: Annotated[str | None, Field("string", 5, nullable=5)] = ""
@@ -50,7 +53,7 @@ class CreatableTopicConfigs(Message, frozen=True):
 
 
 class CreatableTopicResult(Message, frozen=True):
-    """``topics`` of CreateTopicsResponse."""
+    """The type of ``topics`` in CreateTopicsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     topic_id: Annotated[bytes, Field("uuid", 7)] = ZERO_ID
@@ -65,7 +68,7 @@ class CreatableTopicResult(Message, frozen=True):
 
 
 class CreateTopicsResponse(Message, frozen=True):
-    """Versions 2-7."""
+    """The response in versions 2-7."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 5
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DeleteRecords. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DeleteRecords.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,21 +9,21 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class DeleteRecordsPartition(Message, frozen=True):
-    """``partitions`` of DeleteRecordsTopic."""
+    """The type of ``partitions`` in DeleteRecordsTopic."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     offset: Annotated[int, Field("int64", 0)] = 0
 
 
 class DeleteRecordsTopic(Message, frozen=True):
-    """``topics`` of DeleteRecordsRequest."""
+    """The type of ``topics`` in DeleteRecordsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[DeleteRecordsPartition, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class DeleteRecordsRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -29,7 +32,7 @@ class DeleteRecordsRequest(Message, frozen=True):
 
 
 class DeleteRecordsPartitionResult(Message, frozen=True):
-    """``partitions`` of DeleteRecordsTopicResult."""
+    """The type of ``partitions`` in DeleteRecordsTopicResult."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     low_watermark: Annotated[int, Field("int64", 0)] = 0
@@ -37,14 +40,14 @@ class DeleteRecordsPartitionResult(Message, frozen=True):
 
 
 class DeleteRecordsTopicResult(Message, frozen=True):
-    """``topics`` of DeleteRecordsResponse."""
+    """The type of ``topics`` in DeleteRecordsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[DeleteRecordsPartitionResult, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class DeleteRecordsResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DeleteTopics. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DeleteTopics.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message
 
 
 class DeleteTopicState(Message, frozen=True):
-    """``topics`` of DeleteTopicsRequest."""
+    """The type of ``topics`` in DeleteTopicsRequest."""
 
     name: Annotated[str | None, Field("string", 6, nullable=6)] = None
     topic_id: Annotated[bytes, Field("uuid", 6)] = ZERO_ID
 
 
 class DeleteTopicsRequest(Message, frozen=True):
-    """Versions 1-6."""
+    """The request in versions 1-6."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 
@@ -23,7 +26,7 @@ class DeleteTopicsRequest(Message, frozen=True):
 
 
 class DeletableTopicResult(Message, frozen=True):
-    """``responses`` of DeleteTopicsResponse."""
+    """The type of ``responses`` in DeleteTopicsResponse."""
 
     name: Annotated[str | None, Field("string", 0, nullable=6)] = ""
     topic_id: Annotated[bytes, Field("uuid", 6)] = ZERO_ID
@@ -32,7 +35,7 @@ class DeletableTopicResult(Message, frozen=True):
 
 
 class DeleteTopicsResponse(Message, frozen=True):
-    """Versions 1-6."""
+    """The response in versions 1-6."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeClientQuotas. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeClientQuotas.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ComponentData(Message, frozen=True):
-    """``components`` of DescribeClientQuotasRequest."""
+    """The type of ``components`` in DescribeClientQuotasRequest."""
 
     entity_type: Annotated[str, Field("string", 0)] = ""
     match_type: Annotated[int, Field("int8", 0)] = 0
@@ -14,7 +17,7 @@ class ComponentData(Message, frozen=True):
 
 
 class DescribeClientQuotasRequest(Message, frozen=True):
-    """Versions 0-1."""
+    """The request in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 
@@ -23,28 +26,28 @@ class DescribeClientQuotasRequest(Message, frozen=True):
 
 
 class EntityData(Message, frozen=True):
-    """``entity`` of EntryData."""
+    """The type of ``entity`` in EntryData."""
 
     entity_type: Annotated[str, Field("string", 0)] = ""
     entity_name: Annotated[str | None, Field("string", 0, nullable=0)] = ""
 
 
 class ValueData(Message, frozen=True):
-    """``values`` of EntryData."""
+    """The type of ``values`` in EntryData."""
 
     key: Annotated[str, Field("string", 0)] = ""
     value: Annotated[float, Field("float64", 0)] = 0.0
 
 
 class EntryData(Message, frozen=True):
-    """``entries`` of DescribeClientQuotasResponse."""
+    """The type of ``entries`` in DescribeClientQuotasResponse."""
 
     entity: Annotated[tuple[EntityData, ...], Field("struct", 0, is_array=True)] = ()
     values: Annotated[tuple[ValueData, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class DescribeClientQuotasResponse(Message, frozen=True):
-    """Versions 0-1."""
+    """The response in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeCluster. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeCluster.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class DescribeClusterRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -16,7 +19,7 @@ class DescribeClusterRequest(Message, frozen=True):
 
 
 class DescribeClusterBroker(Message, frozen=True):
-    """``brokers`` of DescribeClusterResponse."""
+    """The type of ``brokers`` in DescribeClusterResponse."""
 
     broker_id: Annotated[int, Field("int32", 0)] = 0
     host: Annotated[str, Field("string", 0)] = ""
@@ -26,7 +29,7 @@ class DescribeClusterBroker(Message, frozen=True):
 
 
 class DescribeClusterResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeConfigs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeConfigs.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class DescribeConfigsResource(Message, frozen=True):
-    """``resources`` of DescribeConfigsRequest."""
+    """The type of ``resources`` in DescribeConfigsRequest."""
 
     resource_type: Annotated[int, Field("int8", 0)] = 0
     resource_name: Annotated[str, Field("string", 0)] = ""
@@ -14,7 +17,7 @@ class DescribeConfigsResource(Message, frozen=True):
 
 
 class DescribeConfigsRequest(Message, frozen=True):
-    """Versions 1-4."""
+    """The request in versions 1-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 
@@ -24,7 +27,7 @@ class DescribeConfigsRequest(Message, frozen=True):
 
 
 class DescribeConfigsSynonym(Message, frozen=True):
-    """``synonyms`` of DescribeConfigsResourceResult."""
+    """The type of ``synonyms`` in DescribeConfigsResourceResult."""
 
     name: Annotated[str, Field("string", 1)] = ""
     value: Annotated[str | None, Field("string", 1, nullable=0)] = ""
@@ -32,7 +35,7 @@ class DescribeConfigsSynonym(Message, frozen=True):
 
 
 class DescribeConfigsResourceResult(Message, frozen=True):
-    """``configs`` of DescribeConfigsResult."""
+    """The type of ``configs`` in DescribeConfigsResult."""
 
     name: Annotated[str, Field("string", 0)] = ""
     value: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -45,7 +48,7 @@ class DescribeConfigsResourceResult(Message, frozen=True):
 
 
 class DescribeConfigsResult(Message, frozen=True):
-    """``results`` of DescribeConfigsResponse."""
+    """The type of ``results`` in DescribeConfigsResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -55,7 +58,7 @@ class DescribeConfigsResult(Message, frozen=True):
 
 
 class DescribeConfigsResponse(Message, frozen=True):
-    """Versions 1-4."""
+    """The response in versions 1-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 

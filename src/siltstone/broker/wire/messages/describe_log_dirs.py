@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeLogDirs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeLogDirs.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class DescribableLogDirTopic(Message, frozen=True):
-    """``topics`` of DescribeLogDirsRequest."""
+    """The type of ``topics`` in DescribeLogDirsRequest."""
 
     topic: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class DescribeLogDirsRequest(Message, frozen=True):
-    """Versions 1-5."""
+    """The request in versions 1-5."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -23,7 +26,7 @@ class DescribeLogDirsRequest(Message, frozen=True):
 
 
 class DescribeLogDirsPartition(Message, frozen=True):
-    """``partitions`` of DescribeLogDirsTopic."""
+    """The type of ``partitions`` in DescribeLogDirsTopic."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     partition_size: Annotated[int, Field("int64", 0)] = 0
@@ -32,14 +35,14 @@ class DescribeLogDirsPartition(Message, frozen=True):
 
 
 class DescribeLogDirsTopic(Message, frozen=True):
-    """``topics`` of DescribeLogDirsResult."""
+    """The type of ``topics`` in DescribeLogDirsResult."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[DescribeLogDirsPartition, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class DescribeLogDirsResult(Message, frozen=True):
-    """``results`` of DescribeLogDirsResponse."""
+    """The type of ``results`` in DescribeLogDirsResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     log_dir: Annotated[str, Field("string", 0)] = ""
@@ -50,7 +53,7 @@ class DescribeLogDirsResult(Message, frozen=True):
 
 
 class DescribeLogDirsResponse(Message, frozen=True):
-    """Versions 1-5."""
+    """The response in versions 1-5."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

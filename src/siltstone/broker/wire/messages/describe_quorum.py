@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeQuorum. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeQuorum.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,20 +9,20 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message
 
 
 class PartitionData(Message, frozen=True):
-    """``partitions`` of TopicData."""
+    """The type of ``partitions`` in TopicData."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
 
 
 class TopicData(Message, frozen=True):
-    """``topics`` of DescribeQuorumRequest."""
+    """The type of ``topics`` in DescribeQuorumRequest."""
 
     topic_name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[PartitionData, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class DescribeQuorumRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -27,7 +30,7 @@ class DescribeQuorumRequest(Message, frozen=True):
 
 
 class ReplicaState(Message, frozen=True):
-    """``currentVoters`` and ``observers`` of ResponsePartitionData."""
+    """The type of ``currentVoters`` and ``observers`` in ResponsePartitionData."""
 
     replica_id: Annotated[int, Field("int32", 0)] = 0
     replica_directory_id: Annotated[bytes, Field("uuid", 2)] = ZERO_ID
@@ -37,7 +40,7 @@ class ReplicaState(Message, frozen=True):
 
 
 class ResponsePartitionData(Message, frozen=True):
-    """``partitions`` of ResponseTopicData."""
+    """The type of ``partitions`` in ResponseTopicData."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -50,14 +53,14 @@ class ResponsePartitionData(Message, frozen=True):
 
 
 class ResponseTopicData(Message, frozen=True):
-    """``topics`` of DescribeQuorumResponse."""
+    """The type of ``topics`` in DescribeQuorumResponse."""
 
     topic_name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[ResponsePartitionData, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class Listener(Message, frozen=True):
-    """``listeners`` of Node."""
+    """The type of ``listeners`` in Node."""
 
     name: Annotated[str, Field("string", 2)] = ""
     host: Annotated[str, Field("string", 2)] = ""
@@ -65,14 +68,14 @@ class Listener(Message, frozen=True):
 
 
 class Node(Message, frozen=True):
-    """``nodes`` of DescribeQuorumResponse."""
+    """The type of ``nodes`` in DescribeQuorumResponse."""
 
     node_id: Annotated[int, Field("int32", 2)] = 0
     listeners: Annotated[tuple[Listener, ...], Field("struct", 2, is_array=True)] = ()
 
 
 class DescribeQuorumResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

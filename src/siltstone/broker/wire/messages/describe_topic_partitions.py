@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeTopicPartitions. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeTopicPartitions.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,20 +9,20 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message
 
 
 class TopicRequest(Message, frozen=True):
-    """``topics`` of DescribeTopicPartitionsRequest."""
+    """The type of ``topics`` in DescribeTopicPartitionsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
 
 
 class Cursor(Message, frozen=True):
-    """``cursor`` of DescribeTopicPartitionsRequest."""
+    """The type of ``cursor`` in DescribeTopicPartitionsRequest."""
 
     topic_name: Annotated[str, Field("string", 0)] = ""
     partition_index: Annotated[int, Field("int32", 0)] = 0
 
 
 class DescribeTopicPartitionsRequest(Message, frozen=True):
-    """Versions 0."""
+    """The request in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -29,7 +32,7 @@ class DescribeTopicPartitionsRequest(Message, frozen=True):
 
 
 class DescribeTopicPartitionsResponsePartition(Message, frozen=True):
-    """``partitions`` of DescribeTopicPartitionsResponseTopic."""
+    """The type of ``partitions`` in DescribeTopicPartitionsResponseTopic."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     partition_index: Annotated[int, Field("int32", 0)] = 0
@@ -45,7 +48,7 @@ class DescribeTopicPartitionsResponsePartition(Message, frozen=True):
 
 
 class DescribeTopicPartitionsResponseTopic(Message, frozen=True):
-    """``topics`` of DescribeTopicPartitionsResponse."""
+    """The type of ``topics`` in DescribeTopicPartitionsResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     name: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -58,7 +61,7 @@ class DescribeTopicPartitionsResponseTopic(Message, frozen=True):
 
 
 class DescribeTopicPartitionsResponse(Message, frozen=True):
-    """Versions 0."""
+    """The response in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

@@ -1,4 +1,7 @@
-"""Requests and responses of DescribeUserScramCredentials. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of DescribeUserScramCredentials.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,13 +9,13 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class UserName(Message, frozen=True):
-    """``users`` of DescribeUserScramCredentialsRequest."""
+    """The type of ``users`` in DescribeUserScramCredentialsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
 
 
 class DescribeUserScramCredentialsRequest(Message, frozen=True):
-    """Versions 0."""
+    """The request in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -20,14 +23,14 @@ class DescribeUserScramCredentialsRequest(Message, frozen=True):
 
 
 class CredentialInfo(Message, frozen=True):
-    """``credentialInfos`` of DescribeUserScramCredentialsResult."""
+    """The type of ``credentialInfos`` in DescribeUserScramCredentialsResult."""
 
     mechanism: Annotated[int, Field("int8", 0)] = 0
     iterations: Annotated[int, Field("int32", 0)] = 0
 
 
 class DescribeUserScramCredentialsResult(Message, frozen=True):
-    """``results`` of DescribeUserScramCredentialsResponse."""
+    """The type of ``results`` in DescribeUserScramCredentialsResponse."""
 
     user: Annotated[str, Field("string", 0)] = ""
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -36,7 +39,7 @@ class DescribeUserScramCredentialsResult(Message, frozen=True):
 
 
 class DescribeUserScramCredentialsResponse(Message, frozen=True):
-    """Versions 0."""
+    """The response in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

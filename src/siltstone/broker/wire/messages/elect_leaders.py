@@ -1,4 +1,7 @@
-"""Requests and responses of ElectLeaders. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ElectLeaders.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class TopicPartitions(Message, frozen=True):
-    """``topicPartitions`` of ElectLeadersRequest."""
+    """The type of ``topicPartitions`` in ElectLeadersRequest."""
 
     topic: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class ElectLeadersRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -25,7 +28,7 @@ class ElectLeadersRequest(Message, frozen=True):
 
 
 class PartitionResult(Message, frozen=True):
-    """``partitionResult`` of ReplicaElectionResult."""
+    """The type of ``partitionResult`` in ReplicaElectionResult."""
 
     partition_id: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -33,14 +36,14 @@ class PartitionResult(Message, frozen=True):
 
 
 class ReplicaElectionResult(Message, frozen=True):
-    """``replicaElectionResults`` of ElectLeadersResponse."""
+    """The type of ``replicaElectionResults`` in ElectLeadersResponse."""
 
     topic: Annotated[str, Field("string", 0)] = ""
     partition_result: Annotated[tuple[PartitionResult, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class ElectLeadersResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

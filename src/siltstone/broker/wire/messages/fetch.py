@@ -1,4 +1,7 @@
-"""Requests and responses of Fetch. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of Fetch.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -8,14 +11,14 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message, Records
 
 
 class ReplicaState(Message, frozen=True):
-    """``replicaState`` of FetchRequest."""
+    """The type of ``replicaState`` in FetchRequest."""
 
     replica_id: Annotated[int, Field("int32", 15)] = -1
     replica_epoch: Annotated[int, Field("int64", 15)] = -1
 
 
 class FetchPartition(Message, frozen=True):
-    """``partitions`` of FetchTopic."""
+    """The type of ``partitions`` in FetchTopic."""
 
     partition: Annotated[int, Field("int32", 0)] = 0
     current_leader_epoch: Annotated[int, Field("int32", 9)] = -1
@@ -28,7 +31,7 @@ class FetchPartition(Message, frozen=True):
 
 
 class FetchTopic(Message, frozen=True):
-    """``topics`` of FetchRequest."""
+    """The type of ``topics`` in FetchRequest."""
 
     topic: Annotated[str, Field("string", 0, last=12)] = ""
     topic_id: Annotated[bytes, Field("uuid", 13)] = ZERO_ID
@@ -36,7 +39,7 @@ class FetchTopic(Message, frozen=True):
 
 
 class ForgottenTopic(Message, frozen=True):
-    """``forgottenTopicsData`` of FetchRequest."""
+    """The type of ``forgottenTopicsData`` in FetchRequest."""
 
     topic: Annotated[str, Field("string", 7, last=12)] = ""
     topic_id: Annotated[bytes, Field("uuid", 13)] = ZERO_ID
@@ -44,7 +47,7 @@ class ForgottenTopic(Message, frozen=True):
 
 
 class FetchRequest(Message, frozen=True):
-    """Versions 4-18."""
+    """The request in versions 4-18."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 12
 
@@ -65,35 +68,35 @@ class FetchRequest(Message, frozen=True):
 
 
 class EpochEndOffset(Message, frozen=True):
-    """``divergingEpoch`` of PartitionData."""
+    """The type of ``divergingEpoch`` in PartitionData."""
 
     epoch: Annotated[int, Field("int32", 12)] = -1
     end_offset: Annotated[int, Field("int64", 12)] = -1
 
 
 class LeaderIdAndEpoch(Message, frozen=True):
-    """``currentLeader`` of PartitionData."""
+    """The type of ``currentLeader`` in PartitionData."""
 
     leader_id: Annotated[int, Field("int32", 12)] = -1
     leader_epoch: Annotated[int, Field("int32", 12)] = -1
 
 
 class SnapshotId(Message, frozen=True):
-    """``snapshotId`` of PartitionData."""
+    """The type of ``snapshotId`` in PartitionData."""
 
     end_offset: Annotated[int, Field("int64", 0)] = -1
     epoch: Annotated[int, Field("int32", 0)] = -1
 
 
 class AbortedTransaction(Message, frozen=True):
-    """``abortedTransactions`` of PartitionData."""
+    """The type of ``abortedTransactions`` in PartitionData."""
 
     producer_id: Annotated[int, Field("int64", 4)] = 0
     first_offset: Annotated[int, Field("int64", 4)] = 0
 
 
 class PartitionData(Message, frozen=True):
-    """``partitions`` of FetchableTopicResponse."""
+    """The type of ``partitions`` in FetchableTopicResponse."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -117,7 +120,7 @@ class PartitionData(Message, frozen=True):
 
 
 class FetchableTopicResponse(Message, frozen=True):
-    """``responses`` of FetchResponse."""
+    """The type of ``responses`` in FetchResponse."""
 
     topic: Annotated[str, Field("string", 0, last=12)] = ""
     topic_id: Annotated[bytes, Field("uuid", 13)] = ZERO_ID
@@ -125,7 +128,7 @@ class FetchableTopicResponse(Message, frozen=True):
 
 
 class NodeEndpoint(Message, frozen=True):
-    """``nodeEndpoints`` of FetchResponse."""
+    """The type of ``nodeEndpoints`` in FetchResponse."""
 
     node_id: Annotated[int, Field("int32", 16)] = 0
     host: Annotated[str, Field("string", 16)] = ""
@@ -134,7 +137,7 @@ class NodeEndpoint(Message, frozen=True):
 
 
 class FetchResponse(Message, frozen=True):
-    """Versions 4-18."""
+    """The response in versions 4-18."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 12
 

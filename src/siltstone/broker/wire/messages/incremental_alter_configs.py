@@ -1,4 +1,7 @@
-"""Requests and responses of IncrementalAlterConfigs. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of IncrementalAlterConfigs.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class AlterableConfig(Message, frozen=True):
-    """``configs`` of AlterConfigsResource."""
+    """The type of ``configs`` in AlterConfigsResource."""
 
     name: Annotated[str, Field("string", 0)] = ""
     config_operation: Annotated[int, Field("int8", 0)] = 0
@@ -14,7 +17,7 @@ class AlterableConfig(Message, frozen=True):
 
 
 class AlterConfigsResource(Message, frozen=True):
-    """``resources`` of IncrementalAlterConfigsRequest."""
+    """The type of ``resources`` in IncrementalAlterConfigsRequest."""
 
     resource_type: Annotated[int, Field("int8", 0)] = 0
     resource_name: Annotated[str, Field("string", 0)] = ""
@@ -22,7 +25,7 @@ class AlterConfigsResource(Message, frozen=True):
 
 
 class IncrementalAlterConfigsRequest(Message, frozen=True):
-    """Versions 0-1."""
+    """The request in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 
@@ -31,7 +34,7 @@ class IncrementalAlterConfigsRequest(Message, frozen=True):
 
 
 class AlterConfigsResourceResponse(Message, frozen=True):
-    """``responses`` of IncrementalAlterConfigsResponse."""
+    """The type of ``responses`` in IncrementalAlterConfigsResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     error_message: Annotated[str | None, Field("string", 0, nullable=0)] = ""
@@ -40,7 +43,7 @@ class AlterConfigsResourceResponse(Message, frozen=True):
 
 
 class IncrementalAlterConfigsResponse(Message, frozen=True):
-    """Versions 0-1."""
+    """The response in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 1
 

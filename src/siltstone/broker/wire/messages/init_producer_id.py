@@ -1,4 +1,7 @@
-"""Requests and responses of InitProducerId. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of InitProducerId.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class InitProducerIdRequest(Message, frozen=True):
-    """Versions 0-6."""
+    """The request in versions 0-6."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 
@@ -19,7 +22,7 @@ class InitProducerIdRequest(Message, frozen=True):
 
 
 class InitProducerIdResponse(Message, frozen=True):
-    """Versions 0-6."""
+    """The response in versions 0-6."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

@@ -1,4 +1,7 @@
-"""Requests and responses of ListConfigResources. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ListConfigResources.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ListConfigResourcesRequest(Message, frozen=True):
-    """Versions 0-1."""
+    """The request in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -14,14 +17,14 @@ class ListConfigResourcesRequest(Message, frozen=True):
 
 
 class ConfigResource(Message, frozen=True):
-    """``configResources`` of ListConfigResourcesResponse."""
+    """The type of ``configResources`` in ListConfigResourcesResponse."""
 
     resource_name: Annotated[str, Field("string", 0)] = ""
     resource_type: Annotated[int, Field("int8", 1)] = 16
 
 
 class ListConfigResourcesResponse(Message, frozen=True):
-    """Versions 0-1."""
+    """The response in versions 0-1."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

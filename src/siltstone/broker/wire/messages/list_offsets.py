@@ -1,4 +1,7 @@
-"""Requests and responses of ListOffsets. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ListOffsets.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ListOffsetsPartition(Message, frozen=True):
-    """``partitions`` of ListOffsetsTopic."""
+    """The type of ``partitions`` in ListOffsetsTopic."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     current_leader_epoch: Annotated[int, Field("int32", 4)] = -1
@@ -14,14 +17,14 @@ class ListOffsetsPartition(Message, frozen=True):
 
 
 class ListOffsetsTopic(Message, frozen=True):
-    """``topics`` of ListOffsetsRequest."""
+    """The type of ``topics`` in ListOffsetsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[ListOffsetsPartition, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class ListOffsetsRequest(Message, frozen=True):
-    """Versions 1-11."""
+    """The request in versions 1-11."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 6
 
@@ -32,7 +35,7 @@ class ListOffsetsRequest(Message, frozen=True):
 
 
 class ListOffsetsPartitionResponse(Message, frozen=True):
-    """``partitions`` of ListOffsetsTopicResponse."""
+    """The type of ``partitions`` in ListOffsetsTopicResponse."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -42,14 +45,14 @@ class ListOffsetsPartitionResponse(Message, frozen=True):
 
 
 class ListOffsetsTopicResponse(Message, frozen=True):
-    """``topics`` of ListOffsetsResponse."""
+    """The type of ``topics`` in ListOffsetsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[ListOffsetsPartitionResponse, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class ListOffsetsResponse(Message, frozen=True):
-    """Versions 1-11."""
+    """The response in versions 1-11."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 6
 

@@ -1,4 +1,7 @@
-"""Requests and responses of ListPartitionReassignments. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of ListPartitionReassignments.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class ListPartitionReassignmentsTopics(Message, frozen=True):
-    """``topics`` of ListPartitionReassignmentsRequest."""
+    """The type of ``topics`` in ListPartitionReassignmentsRequest."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partition_indexes: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
 
 
 class ListPartitionReassignmentsRequest(Message, frozen=True):
-    """Versions 0."""
+    """The request in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -24,7 +27,7 @@ class ListPartitionReassignmentsRequest(Message, frozen=True):
 
 
 class OngoingPartitionReassignment(Message, frozen=True):
-    """``partitions`` of OngoingTopicReassignment."""
+    """The type of ``partitions`` in OngoingTopicReassignment."""
 
     partition_index: Annotated[int, Field("int32", 0)] = 0
     replicas: Annotated[tuple[int, ...], Field("int32", 0, is_array=True)] = ()
@@ -33,14 +36,14 @@ class OngoingPartitionReassignment(Message, frozen=True):
 
 
 class OngoingTopicReassignment(Message, frozen=True):
-    """``topics`` of ListPartitionReassignmentsResponse."""
+    """The type of ``topics`` in ListPartitionReassignmentsResponse."""
 
     name: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[OngoingPartitionReassignment, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class ListPartitionReassignmentsResponse(Message, frozen=True):
-    """Versions 0."""
+    """The response in versions 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

@@ -1,4 +1,7 @@
-"""Requests and responses of Metadata. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of Metadata.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,14 +9,14 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message
 
 
 class MetadataRequestTopic(Message, frozen=True):
-    """``topics`` of MetadataRequest."""
+    """The type of ``topics`` in MetadataRequest."""
 
     topic_id: Annotated[bytes, Field("uuid", 10)] = ZERO_ID
     name: Annotated[str | None, Field("string", 0, nullable=10)] = ""
 
 
 class MetadataRequest(Message, frozen=True):
-    """Versions 0-13."""
+    """The request in versions 0-13."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 9
 
@@ -26,7 +29,7 @@ class MetadataRequest(Message, frozen=True):
 
 
 class MetadataResponseBroker(Message, frozen=True):
-    """``brokers`` of MetadataResponse."""
+    """The type of ``brokers`` in MetadataResponse."""
 
     node_id: Annotated[int, Field("int32", 0)] = 0
     host: Annotated[str, Field("string", 0)] = ""
@@ -35,7 +38,7 @@ class MetadataResponseBroker(Message, frozen=True):
 
 
 class MetadataResponsePartition(Message, frozen=True):
-    """``partitions`` of MetadataResponseTopic."""
+    """The type of ``partitions`` in MetadataResponseTopic."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     partition_index: Annotated[int, Field("int32", 0)] = 0
@@ -47,7 +50,7 @@ class MetadataResponsePartition(Message, frozen=True):
 
 
 class MetadataResponseTopic(Message, frozen=True):
-    """``topics`` of MetadataResponse."""
+    """The type of ``topics`` in MetadataResponse."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     name: Annotated[str | None, Field("string", 0, nullable=12)] = ""
@@ -58,7 +61,7 @@ class MetadataResponseTopic(Message, frozen=True):
 
 
 class MetadataResponse(Message, frozen=True):
-    """Versions 0-13."""
+    """The response in versions 0-13."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 9
 

@@ -1,4 +1,7 @@
-"""Requests and responses of OffsetForLeaderEpoch. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of OffsetForLeaderEpoch.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class OffsetForLeaderPartition(Message, frozen=True):
-    """``partitions`` of OffsetForLeaderTopic."""
+    """The type of ``partitions`` in OffsetForLeaderTopic."""
 
     partition: Annotated[int, Field("int32", 0)] = 0
     current_leader_epoch: Annotated[int, Field("int32", 2)] = -1
@@ -14,14 +17,14 @@ class OffsetForLeaderPartition(Message, frozen=True):
 
 
 class OffsetForLeaderTopic(Message, frozen=True):
-    """``topics`` of OffsetForLeaderEpochRequest."""
+    """The type of ``topics`` in OffsetForLeaderEpochRequest."""
 
     topic: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[OffsetForLeaderPartition, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class OffsetForLeaderEpochRequest(Message, frozen=True):
-    """Versions 2-4."""
+    """The request in versions 2-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 
@@ -30,7 +33,7 @@ class OffsetForLeaderEpochRequest(Message, frozen=True):
 
 
 class EpochEndOffset(Message, frozen=True):
-    """``partitions`` of OffsetForLeaderTopicResult."""
+    """The type of ``partitions`` in OffsetForLeaderTopicResult."""
 
     error_code: Annotated[int, Field("int16", 0)] = 0
     partition: Annotated[int, Field("int32", 0)] = 0
@@ -39,14 +42,14 @@ class EpochEndOffset(Message, frozen=True):
 
 
 class OffsetForLeaderTopicResult(Message, frozen=True):
-    """``topics`` of OffsetForLeaderEpochResponse."""
+    """The type of ``topics`` in OffsetForLeaderEpochResponse."""
 
     topic: Annotated[str, Field("string", 0)] = ""
     partitions: Annotated[tuple[EpochEndOffset, ...], Field("struct", 0, is_array=True)] = ()
 
 
 class OffsetForLeaderEpochResponse(Message, frozen=True):
-    """Versions 2-4."""
+    """The response in versions 2-4."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 4
 

@@ -1,4 +1,7 @@
-"""Requests and responses of Produce. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of Produce.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -8,14 +11,14 @@ from siltstone.broker.wire.fields import ZERO_ID, Field, Message, Records
 
 
 class PartitionProduceData(Message, frozen=True):
-    """``partitionData`` of TopicProduceData."""
+    """The type of ``partitionData`` in TopicProduceData."""
 
     index: Annotated[int, Field("int32", 0)] = 0
     records: Annotated[Records | None, Field("records", 0, nullable=0)] = b""
 
 
 class TopicProduceData(Message, frozen=True):
-    """``topicData`` of ProduceRequest."""
+    """The type of ``topicData`` in ProduceRequest."""
 
     name: Annotated[str, Field("string", 0, last=12)] = ""
     topic_id: Annotated[bytes, Field("uuid", 13)] = ZERO_ID
@@ -23,7 +26,7 @@ class TopicProduceData(Message, frozen=True):
 
 
 class ProduceRequest(Message, frozen=True):
-    """Versions 3-13."""
+    """The request in versions 3-13."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 9
 
@@ -34,21 +37,21 @@ class ProduceRequest(Message, frozen=True):
 
 
 class BatchIndexAndErrorMessage(Message, frozen=True):
-    """``recordErrors`` of PartitionProduceResponse."""
+    """The type of ``recordErrors`` in PartitionProduceResponse."""
 
     batch_index: Annotated[int, Field("int32", 8)] = 0
     batch_index_error_message: Annotated[str | None, Field("string", 8, nullable=8)] = None
 
 
 class LeaderIdAndEpoch(Message, frozen=True):
-    """``currentLeader`` of PartitionProduceResponse."""
+    """The type of ``currentLeader`` in PartitionProduceResponse."""
 
     leader_id: Annotated[int, Field("int32", 10)] = -1
     leader_epoch: Annotated[int, Field("int32", 10)] = -1
 
 
 class PartitionProduceResponse(Message, frozen=True):
-    """``partitionResponses`` of TopicProduceResponse."""
+    """The type of ``partitionResponses`` in TopicProduceResponse."""
 
     index: Annotated[int, Field("int32", 0)] = 0
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -63,7 +66,7 @@ class PartitionProduceResponse(Message, frozen=True):
 
 
 class TopicProduceResponse(Message, frozen=True):
-    """``responses`` of ProduceResponse."""
+    """The type of ``responses`` in ProduceResponse."""
 
     name: Annotated[str, Field("string", 0, last=12)] = ""
     topic_id: Annotated[bytes, Field("uuid", 13)] = ZERO_ID
@@ -73,7 +76,7 @@ class TopicProduceResponse(Message, frozen=True):
 
 
 class NodeEndpoint(Message, frozen=True):
-    """``nodeEndpoints`` of ProduceResponse."""
+    """The type of ``nodeEndpoints`` in ProduceResponse."""
 
     node_id: Annotated[int, Field("int32", 10)] = 0
     host: Annotated[str, Field("string", 10)] = ""
@@ -82,7 +85,7 @@ class NodeEndpoint(Message, frozen=True):
 
 
 class ProduceResponse(Message, frozen=True):
-    """Versions 3-13."""
+    """The response in versions 3-13."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 9
 

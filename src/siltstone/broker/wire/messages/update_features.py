@@ -1,4 +1,7 @@
-"""Requests and responses of UpdateFeatures. Made by ``scripts/wire_messages.py``."""
+"""Requests and responses of UpdateFeatures.
+
+Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+"""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +9,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class FeatureUpdateKey(Message, frozen=True):
-    """``featureUpdates`` of UpdateFeaturesRequest."""
+    """The type of ``featureUpdates`` in UpdateFeaturesRequest."""
 
     feature: Annotated[str, Field("string", 0)] = ""
     max_version_level: Annotated[int, Field("int16", 0)] = 0
@@ -15,7 +18,7 @@ class FeatureUpdateKey(Message, frozen=True):
 
 
 class UpdateFeaturesRequest(Message, frozen=True):
-    """Versions 0-2."""
+    """The request in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -25,7 +28,7 @@ class UpdateFeaturesRequest(Message, frozen=True):
 
 
 class UpdatableFeatureResult(Message, frozen=True):
-    """``results`` of UpdateFeaturesResponse."""
+    """The type of ``results`` in UpdateFeaturesResponse."""
 
     feature: Annotated[str, Field("string", 0)] = ""
     error_code: Annotated[int, Field("int16", 0)] = 0
@@ -33,7 +36,7 @@ class UpdatableFeatureResult(Message, frozen=True):
 
 
 class UpdateFeaturesResponse(Message, frozen=True):
-    """Versions 0-2."""
+    """The response in versions 0-2."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
