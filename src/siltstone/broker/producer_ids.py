@@ -11,8 +11,9 @@ The first block of a process begins at the largest of
 1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
 2. the end of the ids that the broker gave as a Kafka, by its metadata log;
 3. the largest producer id in the logs, plus one. Ids more than ``_SKIPPED`` above 1 and 2 do not count (if
-   both are missing: those from half of ``PRODUCER_ID_END`` on): a client may have made them up, and one batch
-   with such an id would use up all ids. They count for a later process, once given ids have come near them.
+   both are missing, or a file is damaged: those from half of ``PRODUCER_ID_END`` on): a client may have made
+   them up, and one batch with such an id would use up all ids. They count for a later process, once given
+   ids have come near them.
 
 If a file is damaged, blocks may have been given that neither another file nor a log shows. Then the first
 block begins ``_SKIPPED`` ids later.

@@ -3,12 +3,12 @@
 
 ::
 
-    1  Fetch handler           sets the hook ``when_moved`` of each log, then counts the bytes that are there;
-                               enough: the handler responds, else the fetch is parked
-    2  append, in any thread   calls the hook: it marks the log as moved, and wakes the loop, unless the loop
-                               is to wake already
-    3  loop                    for each marked log: counts again for the fetches that watch it; a fetch that
-                               has enough is resumed in its turn (``turns``), reads and responds
+    1  park, by the handler    after a read with too few bytes: sets the hook ``when_moved`` of each log, then
+                               counts the bytes that are there now; if they are enough, step 4 follows
+    2  append, in any thread   calls the hook: it marks the log as moved (its offsets have changed), and wakes
+                               the loop, unless the loop is to wake already
+    3  loop                    for each marked log: counts again for the fetches that watch it
+    4  enough bytes            the fetch is resumed in its turn (``turns``), reads and responds
 
 The hook is set before the bytes are counted. So the bytes of an append between the two are counted, or it
 calls the hook, or both, and no fetch stays parked although its logs have enough bytes.
@@ -17,8 +17,8 @@ Step 3 does not read records. Where the position of the fetch's offset is known,
 count is a subtraction of file sizes, one or two microseconds an append; else the offset is searched in the
 index. A log that no fetch watches has no hook, so its appends pay nothing.
 
-Steps 1 and 3 run in the loop's thread. The hook runs in the thread of the append, under the log's lock, so it
-only adds to a set.
+Steps 1, 3 and 4 run in the loop's thread. The hook runs in the thread of the append, under the log's lock, so
+it only adds to a set.
 """
 
 from __future__ import annotations

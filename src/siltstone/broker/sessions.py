@@ -91,6 +91,7 @@ class FetchedPartition:
         """Drop the references to segments, and to a log that is closed: the next read finds them again."""
         self.view = self.end_position = self.unchanged_view = None
         if self.log is not None and not self.log.is_open:
+            # Without a log there is the code of an error; the next read looks the log up, and sets both.
             self.log, self.code = None, Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def request_again(self, requested: FetchPartition) -> None:
