@@ -2,19 +2,20 @@
 
 ::
 
-    program ──► keeper, has imported all ──fork──► broker 1 ◄── calls of the program
-        │          │                     ──fork──► broker 2 ◄── calls of the program
-        └── ends in any way, also by SIGKILL: the keeper kills the brokers and removes their directories
-                   └── ends in any way: the kernel kills the brokers, those that are stopped, too
+    program ──► keeper, has imported the package ──fork──► broker 1 ◄── calls of the program
+        │          │                             ──fork──► broker 2 ◄── calls of the program
+        └── ends, even by SIGKILL: the keeper kills the brokers and removes their temporary directories
+                   └── ends, even by SIGKILL: the kernel kills the brokers, even paused ones (Linux)
 
 There is one keeper for a program, from its first broker on, or from the moment when it names
 ``siltstone.testing.BrokerProcess``. A program with a single thread forks it, which takes some milliseconds;
-others start a new Python, which imports everything once. Brokers come from a process
-without threads in any case, so no lock is copied in an unknown state (``spark.daemon`` has the same
+others start a new Python, which imports everything once. In both cases brokers are forked from a process
+with a single Python thread, so no lock is copied while another thread holds it (``spark.daemon`` has the same
 rule).
 
-The keeper learns of the program's end by a descriptor of its process (``pidfd``), so a process that the
-program has forked, and that has copies of all its sockets, keeps nothing alive.
+The end of its channel tells the keeper that the program has ended, but only when all copies of the socket are
+closed, and a process that the program has forked may have one. So the keeper watches a ``pidfd`` of the
+program, too, where the system has them.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ _END_SECONDS = 10
 
 @decoded_in_threads
 class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker to start. ``time_ms``: where its clock stands, None: the machine's clock; ``is_temporary``:
-    the directory's parent is removed when the program ends without it."""
+    """A broker to start. ``port``: 0 is any free one; ``time_ms``: where its clock stands, None: it has the
+    machine's clock; ``is_temporary``: the keeper removes the directory's parent if the program ends and has
+    not removed it."""
 
     directory: str
     config: dict[str, str]
@@ -65,7 +67,7 @@ class BrokerStart(msgspec.Struct, frozen=True, kw_only=True):
 
 @decoded_in_threads
 class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
-    """The message of a broker that has begun to listen."""
+    """What a broker answers when it has begun to listen. ``address``: ``HOST:PORT``."""
 
     pid: int
     address: str
@@ -75,7 +77,9 @@ class StartedBroker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Keeper:
-    """The keeper of this process. Its methods raise EOFError if it is gone."""
+    """The program's side of its keeper. ``owner``: the program's process id, by which a process that was
+    forked from the program, and has a copy of this object, knows that the keeper is not its own. ``start``
+    and ``signal`` raise EOFError if the keeper has ended."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -96,7 +100,7 @@ class Keeper:
 
     @property
     def is_alive(self) -> bool:
-        """Does it still answer, to this process?"""
+        """Does the keeper still answer? False in a process that was forked from the program."""
         if self.owner != os.getpid():
             return False
         try:
@@ -105,7 +109,8 @@ class Keeper:
             return False
 
     def start(self, broker: BrokerStart) -> tuple[Channel, StartedBroker]:
-        """Start a broker. Raises what it raises, EOFError if it dies at once."""
+        """Start a broker; returns the channel for calls to it. Raises what ``EmbeddedBroker`` raises,
+        EOFError if its process ends before it listens."""
         ours, theirs = socket.socketpair()
         channel = Channel(ours)
         close_in_forks(channel)
@@ -117,8 +122,8 @@ class Keeper:
             raise
 
     def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
-        """Send a signal to a broker (0: none), and wait for its end if that is to come; False if it has
-        ended before."""
+        """Send a signal to a broker, none if ``number`` is 0; ``is_end``: then wait until it has ended.
+        Returns False if it had ended before."""
         return bool(self._answer_to("signal", {"pid": pid, "number": number, "is_end": is_end}))
 
     def _answer_to(self, method: str, arguments: dict[str, Any], end: socket.socket | None = None) -> object:
@@ -148,7 +153,8 @@ class Keeper:
         return answer.result()
 
     def end(self) -> None:
-        """End the keeper, and all brokers with it. Nothing in a process that was forked from the program."""
+        """End the keeper, and all brokers with it. Does nothing in a process that was forked from the
+        program."""
         atexit.unregister(self.end)
         if self.owner != os.getpid():
             return
@@ -163,12 +169,12 @@ class Keeper:
 
 
 _lock = threading.Lock()
-_keepers: list[Keeper] = []
+_keepers: list[Keeper] = []  # empty, or the keeper of this process
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 
 
 def keeper() -> Keeper:
-    """The keeper of this process, which is started if there is none. In any thread."""
+    """The keeper of this process, which is started if there is none. Any thread may call this."""
     with _lock:
         if not _keepers or not _keepers[0].is_alive:
             if _keepers:
@@ -178,7 +184,7 @@ def keeper() -> Keeper:
 
 
 def fork_ahead() -> None:
-    """Fork the keeper now if this process has a single thread: when it has more, its first broker would have
+    """Fork the keeper now if this process has a single thread: once it has more, its first broker would have
     to wait for a new Python."""
     if _has_one_thread():
         keeper()
@@ -189,7 +195,8 @@ def _has_one_thread() -> bool:
 
 
 def close_in_forks(channel: Channel) -> None:
-    """Close a channel in every process that is forked from this one: its end belongs to one process."""
+    """Close a channel in every process that is forked from this one: two processes that used it would take
+    each other's responses."""
     _channels.add(channel)
 
 
@@ -208,7 +215,8 @@ os.register_at_fork(after_in_child=_after_fork)
 def _forked(channel: int, program: int, ours: socket.socket) -> int:
     """Fork the keeper from this process."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of libraries' own threads, which hold nothing
+        # Python warns if libraries, such as numpy, have threads of their own; these hold no lock of Python's.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid:
         return pid
@@ -219,12 +227,12 @@ def _forked(channel: int, program: int, ours: socket.socket) -> int:
         keep(channel, program)
         status = 0
     finally:
-        os._exit(status)
+        os._exit(status)  # no ``finally`` or atexit function of the program may run here
 
 
 def _leave_the_program(kept: Iterable[int]) -> None:
     """In a fork: give up what was the program's, its files, streams, handlers and garbage."""
-    gc.freeze()  # what is collected might close descriptors and remove directories of the program
+    gc.freeze()  # garbage of the program, if collected here, might close descriptors or remove directories
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -259,19 +267,22 @@ keep(int(sys.argv[1]), int(sys.argv[2]))
 
 
 class _Brokers:
-    """The keeper's children by process id, and the directories that are removed if the program does not."""
+    """The brokers, which are the keeper's children, by process id, and their temporary directories, which are
+    removed at the end if the program has not removed them."""
 
     def __init__(self) -> None:
         self.children: set[int] = set()
         self.temporary: set[str] = set()
 
     def reap(self, pid: int, *, waits: bool = False) -> bool:
-        """Has a child ended? A process id that was waited for may be another's by now, so it is forgotten."""
+        """Has a broker ended? After ``waitpid`` the system may give its process id to another process, so the
+        id is forgotten then, and gets no signal."""
         if pid in self.children and os.waitpid(pid, 0 if waits else os.WNOHANG)[0]:
             self.children.discard(pid)
         return pid not in self.children
 
     def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
+        """See ``Keeper.signal``."""
         if self.reap(pid):
             return False
         if number:
@@ -281,7 +292,7 @@ class _Brokers:
         return True
 
     def end(self) -> None:
-        """Kill all, and remove what is not needed any more."""
+        """Kill all brokers, and remove their temporary directories."""
         for pid in list(self.children):
             self.signal(pid, signal.SIGKILL, is_end=True)
         for directory in filter(files.exists, self.temporary):
@@ -290,7 +301,8 @@ class _Brokers:
 
 
 def keep(channel_descriptor: int, program: int) -> None:
-    """Be the keeper, until the program is gone. ``program``: its pidfd, -1 without one."""
+    """Be the keeper, until the program has ended or has closed the channel. ``program``: its pidfd, -1 if the
+    system has none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the program's
     channel = Channel(socket.socket(fileno=channel_descriptor))
     brokers = _Brokers()
@@ -307,12 +319,15 @@ def keep(channel_descriptor: int, program: int) -> None:
             if ready:
                 _answer(channel, brokers)
             elif loads_next:
-                load_kernels()  # brokers that are started later have them at once
+                # After the first broker's start, which need not wait for it; later brokers are forked with
+                # the kernels.
+                load_kernels()
                 has_kernels = True
     brokers.end()
 
 
 def _answer(channel: Channel, brokers: _Brokers) -> None:
+    """Answer one call of the program: ``start``, ``signal`` or ``ping``."""
     descriptors: list[int] = []
     asked = channel.receive(CalledMethod, descriptors)
     if asked.method == "start":
@@ -333,11 +348,12 @@ def _answer(channel: Channel, brokers: _Brokers) -> None:
 
 
 def _be_a_broker(channel: Channel, start: BrokerStart) -> NoReturn:
-    """Be a broker until the program closes it. Its parent is the keeper; ``close`` ends the process."""
+    """Be a broker, in a child of the keeper, until the program calls ``close`` or ends. Then the process
+    ends."""
     status = 1
     try:
         _die_with(os.getppid())
-        channel.receive(CalledMethod)
+        channel.receive(CalledMethod)  # ``started``, of ``Keeper.start``: it is answered below
         clock = SystemClock() if start.time_ms is None else ManualClock(start.time_ms)
         try:
             broker = EmbeddedBroker(Path(start.directory), config=start.config, clock=clock, port=start.port)
@@ -356,5 +372,5 @@ def _die_with(parent: int) -> None:
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent ended before ``prctl``
         os._exit(1)

@@ -4,10 +4,11 @@
 ::
 
     frames        the length is checked before memory is allocated; the buffer grows with the received bytes
-    connections   limited in all and by address; those that are idle or read no response are closed
-    memory        MemoryBudget: the received bytes of requests, and the bytes of unsent responses
+    connections   limited in total and by address; those that are idle or read no response are closed
+    memory        MemoryBudget: the buffers of requests, and the bytes of unsent responses
 
-A client that announces a frame of 100 MiB takes about as much memory as it has sent of it.
+So the length that a client announces takes no memory: the buffer of its frame has at most 64 KiB, or four
+times the bytes that it has sent.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from siltstone.broker.wire.apis import PRODUCE
 FRAME_BYTES_MIN = 8
 """A header without a client id: API key, version, correlation id. A client id's size would follow."""
 OTHER_FRAME_BYTES_MAX = 8 << 20
-"""The largest frame of any request but Produce."""
+"""The largest frame of any request but Produce, which alone carries records."""
 STALLED_SECONDS = 60.0
 """A connection is closed when its peer has read nothing of a response for this time."""
 EXEMPT_SECONDS = 10.0
@@ -56,7 +57,8 @@ def raise_descriptor_limit() -> None:
 class Limits:
     """The limits in effect. ``memory_bytes_max``: of the memory budget (``queued.max.request.bytes``);
     ``connections_of``: by IP address, limits that replace ``connections_per_address_max``
-    (``max.connections.per.ip.overrides``); a buffer size of -1 is the system's default."""
+    (``max.connections.per.ip.overrides``); ``stalled_seconds``: see ``STALLED_SECONDS``; ``backlog``: of
+    ``listen``; a buffer size of -1 is the system's default."""
 
     request_bytes_max: int = 100 << 20
     memory_bytes_max: int = 256 << 20
@@ -78,7 +80,7 @@ class Limits:
             descriptors = INT_MAX
         return cls(
             request_bytes_max=config.integer("socket.request.max.bytes"),
-            memory_bytes_max=memory if memory > 0 else 1 << 62,
+            memory_bytes_max=memory if memory > 0 else 1 << 62,  # -1: no limit
             connections_max=min(config.integer("max.connections"), descriptors // DESCRIPTORS_SHARE),
             connections_per_address_max=config.integer("max.connections.per.ip"),
             connections_of=_overrides(str(config["max.connections.per.ip.overrides"])),
@@ -111,7 +113,8 @@ class Limits:
 
 def _overrides(text: str) -> dict[str, int]:
     """Parse ``max.connections.per.ip.overrides``: ``HOST:COUNT``, separated by commas; ``HOST`` is an IP
-    address, or a name, whose addresses now are taken (Kafka: the first of them). Raises UsageError."""
+    address, or a name that stands for all addresses to which it resolves now (in Kafka for the first one).
+    Raises UsageError."""
     counts = dict[str, int]()
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, _, count = part.rpartition(":")
@@ -127,17 +130,18 @@ def _overrides(text: str) -> dict[str, int]:
 
 
 def _addresses_of(host: str) -> list[str]:
-    """The IP addresses of a host in their shortest form; none for a host that is not known."""
+    """The IP addresses of a host, spelled like those of accepted sockets (an IPv4-mapped one as IPv4); none
+    if the host's name does not resolve."""
     try:
         addresses = [ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))]
     except ValueError:
         if not host:
             return []
         try:
-            known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            resolved = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             return []
-        addresses = [ipaddress.ip_address(address[0]) for *_, address in known]
+        addresses = [ipaddress.ip_address(address[0]) for *_, address in resolved]
     return [str(getattr(address, "ipv4_mapped", None) or address) for address in addresses]
 
 
@@ -157,16 +161,17 @@ class MemoryHolder(Protocol):
 class MemoryBudget:
     """The memory that all connections share (Kafka's ``MemoryPool``, ``queued.max.request.bytes``).
 
-    Connections report what they take (``hold``) and ask before they take more (``may_take``). The rules:
+    Connections ask before they take memory for a request (``may_take``), and report afterwards how many bytes
+    of requests and responses they have (``hold``): ``used`` is the sum. The rules:
 
-    1. Small requests and responses may use all of ``bytes_max``; large frames that are still being received,
-       only ``large_bytes_max``, three quarters of the configured memory. So slow senders of large frames
-       cannot keep small requests waiting.
+    1. Small requests and responses may use all of ``bytes_max``; large frames (over 64 KiB) that are still
+       being received, only ``large_bytes_max``, three quarters of the configured memory. So slow senders of
+       large frames cannot keep small requests waiting.
     2. A connection that may not take memory waits in one of two queues, small or large. Both are served first
        in, first out, the small one first.
-    3. Incomplete large frames could fill their share for ever, each waiting for memory for the rest of its
-       bytes. So the first connection of a queue becomes ``exempt``: it may exceed the limit until its request
-       was answered. One connection is exempt at a time.
+    3. Incomplete large frames could fill their share for ever, each of them waiting for memory for the rest
+       of its bytes. So the first connection of a queue becomes ``exempt``: it may exceed the limit until its
+       request is answered. One connection is exempt at a time.
     4. A connection that is exempt for over ``EXEMPT_SECONDS`` loses the exemption (``end_long_exemption``),
        and is closed if its request is not complete or its response not read. So a client that stops cannot
        block others.
@@ -175,9 +180,9 @@ class MemoryBudget:
     left, and the exempt one. ``bytes_max`` has room for both, so small requests proceed beside them.
     """
 
-    def __init__(self, bytes_max: int, frame_bytes_max: int) -> None:
-        self.large_bytes_max = bytes_max * 3 // 4
-        self.bytes_max = bytes_max + 2 * frame_bytes_max
+    def __init__(self, configured_bytes_max: int, frame_bytes_max: int) -> None:
+        self.large_bytes_max = configured_bytes_max * 3 // 4
+        self.bytes_max = configured_bytes_max + 2 * frame_bytes_max
         self.used = 0
         self.exempt: MemoryHolder | None = None
         self._small: OrderedDict[MemoryHolder, None] = OrderedDict()
@@ -221,14 +226,17 @@ class MemoryBudget:
 
     def end_long_exemption(self, now: float) -> None:
         """End an exemption that has lasted for over ``EXEMPT_SECONDS``. Called once a second with the event
-        loop's time in seconds; an exemption begins, for this, with the first call after it was granted."""
+        loop's time in seconds; the time of an exemption is counted from the first call after it began."""
         if self.exempt is not self._last_exempt:
             self._last_exempt, self._exempt_since = self.exempt, now
         elif self._last_exempt is not None and now - self._exempt_since > EXEMPT_SECONDS:
             self._last_exempt.end_exemption()
 
     def _wake(self) -> None:
-        """Let queued connections proceed while memory is free. If none is free, make one of them exempt."""
+        """Wake the queued connections if memory is free, else make the first of them exempt, unless another
+        one is."""
+        # They take memory later, so ``used`` does not change here: a whole queue wakes. They proceed in its
+        # order, and those for which nothing is left wait again.
         for queue, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
             while queue and (self.used < limit or self.exempt is None):
                 holder, _ = queue.popitem(last=False)

@@ -1,4 +1,4 @@
-"""The listeners of a broker: parses Kafka's settings, and binds sockets (Kafka's ``Endpoint``, ``Acceptor``).
+"""The listeners of a broker, from Kafka's settings to bound sockets (Kafka's ``Endpoint``, ``Acceptor``).
 
 ::
 
@@ -6,8 +6,9 @@
     advertised.listeners=PLAINTEXT://broker.example:9092        the addresses that Metadata tells clients
     listener.security.protocol.map=INSIDE:PLAINTEXT             the protocol of a listener named INSIDE
 
-A listener whose name is not in the map has a protocol's name. Listeners in ``controller.listener.names`` are
-left out: this broker has no controller. Without any listener there is no broker.
+If the name of a listener is not in the map, it is the name of the listener's protocol. Listeners in
+``controller.listener.names`` are left out: this broker has no controller. Without any listener, ``siltstone
+serve`` starts no broker.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from siltstone.base.config import Config
@@ -25,7 +26,7 @@ from siltstone.broker.request_context import ListenerAddress
 
 PLAINTEXT = "PLAINTEXT"
 NO_BROKER = "none"
-"""The value of ``--kafka-listen`` for no broker."""
+"""The value of ``--kafka-listen`` that starts no broker."""
 _FORM = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<ipv6>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\[\]:/\s]*)):(?P<port>[0-9]{1,5})"
 )
@@ -38,7 +39,7 @@ ADVICE = "choose another address with --kafka-listen, or with the setting listen
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerListener:
     """A listener. ``host``: "" is every address of the machine; ``port``: 0 is any free one; ``advertised``:
-    the host and port in the response to Metadata, None for the listener's own."""
+    the host and port that Metadata tells clients, None for ``host`` and ``port``."""
 
     name: str = PLAINTEXT
     host: str = "127.0.0.1"
@@ -47,7 +48,8 @@ class BrokerListener:
 
     @classmethod
     def parse(cls, text: str, setting: str) -> BrokerListener:
-        """``PLAINTEXT://127.0.0.1:9092``. Raises UsageError."""
+        """Parse ``PLAINTEXT://127.0.0.1:9092``. ``setting``: where the text comes from, for the error. Raises
+        UsageError."""
         form = _FORM.fullmatch(text.strip())
         if form is None or int(form["port"]) > _PORT_MAX:
             advice = "write PLAINTEXT://HOST:PORT"
@@ -63,6 +65,7 @@ class BrokerListener:
         """Bind a non-blocking listening socket. Raises UsageError for an address that is in use, or that this
         machine does not have."""
         try:
+            # Every address: one IPv6 socket, which accepts IPv4, too, where the system can do that.
             is_dual = not self.host and socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if is_dual else socket.AF_INET
             address: tuple[Any, ...] = ("", self.port)
@@ -76,7 +79,7 @@ class BrokerListener:
             reason = f"cannot listen on {self.text}: {getattr(error, 'strerror', None) or error}"
             raise UsageError(reason, advice=ADVICE) from error
         bound.setblocking(False)
-        # Connections that are accepted have the listener's options.
+        # Accepted sockets inherit these options.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if limits.send_buffer_bytes > 0:
@@ -86,8 +89,8 @@ class BrokerListener:
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
-        """The address that Metadata tells clients. A port that is not set is the bound socket's, and for
-        every address of the machine stands its name."""
+        """The address that Metadata tells clients. The bound socket's port stands for port 0, the machine's
+        name for every address."""
         host, port = self.advertised or (self.host, 0)
         if host in _EVERY_ADDRESS:
             host = socket.getfqdn()
@@ -95,10 +98,13 @@ class BrokerListener:
 
 
 def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListener]:
-    """The listeners in ``texts`` (``NO_BROKER``: none), else those of ``server.properties``. Raises
-    UsageError for one that is malformed, whose protocol is not PLAINTEXT, or whose name or address another
-    one has; for an advertised one that does not exist or that clients cannot connect to; and for an
-    authorizer, which this broker does not have."""
+    """The listeners in ``texts``, the values of ``--kafka-listen`` (``NO_BROKER``: none), else those of
+    ``server.properties``.
+
+    Raises UsageError if a listener is malformed or its protocol is not PLAINTEXT; if two have one name or one
+    address; if an advertised listener does not exist, or has an address to which clients cannot connect; and
+    if an authorizer is set, which this broker does not have.
+    """
     if list(texts) == [NO_BROKER]:
         return []
     if config["authorizer.class.name"]:
@@ -108,59 +114,62 @@ def listeners_of(config: Config, texts: Sequence[str] = ()) -> list[BrokerListen
             advice="remove the setting, and listen only on an address that only trusted clients reach",
         )
     setting = "--kafka-listen" if texts else "listeners"
-    parsed = [BrokerListener.parse(text, setting) for text in texts or _words(config, "listeners")]
-    controllers = {name.upper() for name in _words(config, "controller.listener.names")}
+    parsed = [BrokerListener.parse(text, setting) for text in texts or _entries(config, "listeners")]
+    controllers = {name.upper() for name in _entries(config, "controller.listener.names")}
     advertised = _advertised(config)
-    unknown = advertised.keys() - {one.name for one in parsed} - controllers
-    if unknown and not texts:  # as in Kafka; with --kafka-listen the setting is that of other listeners
+    unknown = advertised.keys() - {listener.name for listener in parsed} - controllers
+    # As in Kafka. With --kafka-listen the setting is about the listeners of server.properties, not these.
+    if unknown and not texts:
         reason = f"there is no listener {', '.join(sorted(unknown))}"
         raise UsageError(reason, path=_ADVERTISED, advice="advertise listeners of the setting listeners")
     listeners = [
-        BrokerListener(name=one.name, host=one.host, port=one.port, advertised=advertised.get(one.name))
-        for one in parsed
-        if one.name not in controllers
+        replace(listener, advertised=advertised.get(listener.name))
+        for listener in parsed
+        if listener.name not in controllers
     ]
     _refuse_other_protocols(config, listeners, setting)
-    for others in ([one.name for one in listeners], [(one.host, one.port) for one in listeners if one.port]):
-        if len(set(others)) < len(others):
-            raise UsageError("two listeners have one name or one address", path=setting, advice=ADVICE)
+    names = [listener.name for listener in listeners]
+    addresses = [(listener.host, listener.port) for listener in listeners if listener.port]
+    if len(set(names)) < len(names) or len(set(addresses)) < len(addresses):
+        raise UsageError("two listeners have one name or one address", path=setting, advice=ADVICE)
     return listeners
 
 
 def _advertised(config: Config) -> dict[str, tuple[str, int]]:
-    """By name of a listener the host and port that clients are told. Raises UsageError."""
-    parsed = [BrokerListener.parse(text, _ADVERTISED) for text in _words(config, _ADVERTISED)]
-    for one in parsed:
-        if one.host in ("0.0.0.0", "::"):  # as in Kafka
+    """The advertised hosts and ports, by name of the listener. Raises UsageError."""
+    parsed = [BrokerListener.parse(text, _ADVERTISED) for text in _entries(config, _ADVERTISED)]
+    for listener in parsed:
+        if listener.host in ("0.0.0.0", "::"):  # as in Kafka
             advice = "advertise an address that clients can connect to"
-            raise UsageError(f"{one.text} is every address", path=_ADVERTISED, advice=advice)
-    return {one.name: (one.host, one.port) for one in parsed}
+            raise UsageError(f"{listener.text} is every address", path=_ADVERTISED, advice=advice)
+    return {listener.name: (listener.host, listener.port) for listener in parsed}
 
 
 def refuse_taken(listeners: Sequence[BrokerListener]) -> None:
-    """Raises UsageError for an address that is in use, before anything is opened or made."""
+    """Raises UsageError for an address that is in use: for a check before directories are opened."""
     for listener in listeners:
         listener.bind(Limits()).close()
 
 
 def _refuse_other_protocols(config: Config, listeners: Sequence[BrokerListener], setting: str) -> None:
-    """Raises UsageError for a listener that speaks another protocol than PLAINTEXT. ``setting``: where they
-    are set."""
+    """Raises UsageError for a listener with another protocol than PLAINTEXT. ``setting``: where the listeners
+    come from, for the error."""
     protocols = dict[str, str]()
-    for text in _words(config, "listener.security.protocol.map"):
+    for text in _entries(config, "listener.security.protocol.map"):
         name, _, protocol = text.partition(":")
         protocols[name.strip().upper()] = protocol.strip().upper()
-    for one in listeners:
-        protocol = protocols.get(one.name, one.name)
+    for listener in listeners:
+        protocol = protocols.get(listener.name, listener.name)
         if protocol != PLAINTEXT:
             raise UsageError(
-                f"{one.text} speaks {protocol}, and this broker only {PLAINTEXT}",
+                f"{listener.text} speaks {protocol}, and this broker only {PLAINTEXT}",
                 path=setting,
                 advice="make it a PLAINTEXT listener on an address that only trusted clients reach",
             )
 
 
-def _words(config: Config, name: str) -> tuple[str, ...]:
+def _entries(config: Config, name: str) -> tuple[str, ...]:
+    """The entries of a setting that is a list."""
     value = config[name]
     assert isinstance(value, tuple)
     return value

@@ -1,5 +1,6 @@
-"""The metrics of a broker and its lists of connections and requests, from ``Sockets`` and ``Counts``. Metrics
-have the names of Kafka's MBeans, as the usual rules of Prometheus' JMX exporter spell them."""
+"""The metrics of a broker and its lists of connections and requests, from ``Sockets`` and ``Counts``. A
+metric that Kafka has, too, has the name of Kafka's MBean, as the usual rules of Prometheus' JMX exporter
+spell it; the names of others begin with ``siltstone_``."""
 
 from __future__ import annotations
 
@@ -31,6 +32,7 @@ _API, _TOPIC, _SOCKETS = (
     "kafka_server_brokertopicmetrics_",
     "kafka_server_socket_server_metrics_",
 )
+"""How the names of the metrics of APIs, of topics and of sockets begin."""
 _HELP = {
     f"{_API}requests_total": "Requests by API.",
     f"{_API}requestbytes_total": "Bytes of requests by API.",
@@ -64,8 +66,9 @@ _OF_QUOTAS = {
     quotas.REQUEST: "kafka_server_request_request_time",
     quotas.MUTATION: "kafka_server_controllermutation_tokens",
 }
+"""The metric of each kind of quota but those of addresses."""
 QUOTA_SERIES_MAX = 1_000
-"""The most clients whose rates are metrics: those that were counted last."""
+"""The most rates of clients with quotas that are metrics: those that were used last."""
 _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
     "messagesin": ("Records that were appended.", lambda counts: counts.messages_in),
     "bytesin": ("Bytes of batches that were appended.", lambda counts: counts.bytes_in),
@@ -78,16 +81,16 @@ _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
         lambda counts: counts.failed_fetches,
     ),
 }
-
+"""The metrics of topics by Kafka's name: the help text, and the value."""
 
 METRICS = {**_HELP, **{f"{_TOPIC}{name}_total": meaning for name, (meaning, _) in _TOPIC_FIGURES.items()}}
 """The help texts of all metrics of a broker, by name."""
 
 
 class BrokerClients:
-    """The connections, requests and metrics of a broker (``commands.clients.Clients``). It runs in the
-    threads of the web server, and only reads what the loop's thread writes, but for the counts of deleted
-    topics, which it drops."""
+    """The connections, requests and metrics of a broker (``commands.clients.Clients``). Its methods run in
+    threads of the web server, and only read what the loop's thread writes; but ``topic_metrics`` removes the
+    counts of deleted topics."""
 
     def __init__(self, broker: Broker, sockets: Sockets) -> None:
         self._broker, self._sockets = broker, sockets
@@ -96,10 +99,10 @@ class BrokerClients:
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""
-        # ``copy`` is atomic; the loop's thread changes the set meanwhile.
-        connections = sorted(self._sockets.connections.copy(), key=lambda one: one.info.number)
+        # A copy: the loop's thread may change the set meanwhile, but not during ``copy``, which is atomic.
+        connections = sorted(self._sockets.connections.copy(), key=lambda connection: connection.info.number)
         now = time.perf_counter()
-        return [_shown(one, one.state, now) for one in connections]
+        return [_shown(connection, now) for connection in connections]
 
     def requests(self) -> list[ApiRequests]:
         """The APIs that had requests, by name."""
@@ -117,11 +120,11 @@ class BrokerClients:
                 p95_ms=counts.quantile_ms(0.95),
                 p99_ms=counts.quantile_ms(0.99),
             )
-            for key, counts in self._asked()
+            for key, counts in self._requested_apis()
         ]
 
-    def _asked(self) -> list[tuple[int, ApiCounts]]:
-        """The APIs that had requests, by name: their key and counters."""
+    def _requested_apis(self) -> list[tuple[int, ApiCounts]]:
+        """(API key, counters) of the APIs that had requests, in the order of the APIs' names."""
         of_api = self._broker.counts.of_api
         return sorted(
             ((key, counts) for key, counts in of_api.items() if counts.count),
@@ -129,14 +132,15 @@ class BrokerClients:
         )
 
     def _errors(self) -> list[tuple[tuple[int, int], int]]:
+        """((API key, error code), how often), sorted."""
         return sorted(self._broker.counts.errors.copy().items())
 
     # Metrics
 
     def samples(self) -> list[Sample]:
-        """The metrics of requests, connections and memory."""
+        """The metrics of requests, connections, memory and quotas."""
         samples = list[Sample]()
-        for key, counts in self._asked():
+        for key, counts in self._requested_apis():
             name = APIS[key].name
             values = {
                 f"{_API}requests_total": counts.count,
@@ -153,16 +157,16 @@ class BrokerClients:
         return samples + self._socket_samples() + self._quota_samples()
 
     def _quota_samples(self) -> list[Sample]:
-        limited = self._broker.quotas
+        quota_manager = self._broker.quotas
         states = Counter(connection.state for connection in self._sockets.connections.copy())
         samples = samples_of({"siltstone_broker_throttled_connections": states[THROTTLED]}, _HELP)
-        for kind, totals in limited.totals.items():
+        for kind, totals in quota_manager.totals.items():
             values = {
                 "siltstone_broker_throttled_total": totals.times,
                 "siltstone_broker_throttled_ms_total": totals.milliseconds,
             }
             samples += samples_of(values, _HELP, quota=kind)
-        for kind, group, value in limited.rates()[-QUOTA_SERIES_MAX:]:
+        for kind, group, value in quota_manager.rates()[-QUOTA_SERIES_MAX:]:
             if kind in _OF_QUOTAS:
                 client_id = group.client_id[:CLIENT_ID_MAX]
                 samples += samples_of({_OF_QUOTAS[kind]: value}, _HELP, user=group.user, client_id=client_id)
@@ -191,7 +195,7 @@ class BrokerClients:
         return samples + samples_of(values, _HELP)
 
     def topic_metrics(self) -> list[MetricFamily]:
-        """The metrics of topics: of all together, without a label, and of each that still exists."""
+        """The metrics of topics: of all topics together, without a label, and of each topic that exists."""
         counts, manager = self._broker.counts, self._broker.manager
         counts.forget_all_but(manager.topics.names())
         topics = sorted(counts.of_topic.copy().items())
@@ -208,8 +212,10 @@ class BrokerClients:
         ]
 
 
-def _shown(connection: Connection, state: str, now: float) -> ClientConnection:
-    info, activity = connection.info, connection.info.activity
+def _shown(connection: Connection, now: float) -> ClientConnection:
+    """A connection as its list shows it. ``now``: by ``time.perf_counter``, in seconds."""
+    # ``state`` is read once: the loop's thread may change it meanwhile.
+    info, activity, state = connection.info, connection.info.activity, connection.state
     api = APIS.get(activity.api_key)
     return ClientConnection(
         number=info.number,
@@ -227,7 +233,8 @@ def _shown(connection: Connection, state: str, now: float) -> ClientConnection:
 
 
 def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sample:
-    """A histogram of times of an API, ``counts`` by bound."""
+    """The histogram of the times of an API's requests. ``counts``: requests by bucket, not cumulated;
+    ``seconds``: the sum of their times."""
     total, buckets = 0, list[tuple[float, int]]()
     for bound, count in zip((*BOUNDS_MS, math.inf), counts, strict=True):
         total += count
@@ -244,7 +251,7 @@ def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sa
 
 @cache
 def _names_of_codes() -> dict[int, str]:
-    """Kafka's names of error codes: of those that handlers set, and of the errors of logs."""
+    """Kafka's names of the error codes that handlers set or that errors of logs have."""
     of_logs = {kind.error_code: kind.code for kind in LogError.__subclasses__()}
     return of_logs | {code.value: code.name for code in Code}
 

@@ -1,12 +1,12 @@
-"""A client of Kafka's protocol over a plain socket, for requests that the client library of the other
-commands does not have or hides something of: log directories, quotas, and batches as they are stored.
+"""A client of Kafka's protocol over a plain socket, for what confluent-kafka, which other commands use, does
+not ask for or does not show: log directories, quotas, and batches as they are stored.
 
 ::
 
     HOST:PORT ─ ApiVersions 0 ─► versions ─ a request in the newest version that both have ─► its response
 
-One request at a time, on one connection. A broker is not trusted: a response takes memory only as its bytes
-arrive, up to ``RESPONSE_BYTES_MAX``, and must be complete within ``SECONDS``.
+It sends one request at a time, on one connection. A broker is not trusted: a response takes memory only as
+its bytes arrive, up to ``RESPONSE_BYTES_MAX``, and must be complete within ``SECONDS``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from siltstone.broker.wire.headers import response_header
 from siltstone.broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 SECONDS = 30.0
-"""How long a connection and each response may take."""
+"""How long it may take to connect, and from a request to the end of its response."""
 RESPONSE_BYTES_MAX = 64 << 20
 _PART_BYTES = 1 << 16
+"""The most bytes of one ``recv``."""
 _CLIENT_ID = b"siltstone"
 _PROTOCOL = "security.protocol"
 
@@ -60,9 +61,10 @@ class Address(NamedTuple):
 def plain_addresses(
     bootstrap_server: str, config: Mapping[str, str], what: str, *, port: int | None = None
 ) -> list[Address]:
-    """The addresses of ``--bootstrap-server``, with commas between them. ``config``: the client's properties,
-    of which only ``security.protocol`` is read; ``what``: is asked for, such as ``quotas``; ``port``: of a
-    host without one. Raises UsageError for a bad address, and for a connection that is not plain."""
+    """The addresses in ``bootstrap_server``, with commas between them. ``config``: the client's properties,
+    of which only ``security.protocol`` is read; ``what``: what the command asks for, such as ``quotas``, for
+    the error; ``port``: the port of an address that has none, None if every address must have one. Raises
+    UsageError for a bad address, and for another protocol than PLAINTEXT."""
     protocol = config.get(_PROTOCOL, "PLAINTEXT")
     if protocol.upper() != "PLAINTEXT":
         raise UsageError(
@@ -75,7 +77,7 @@ def plain_addresses(
 
 
 def code_text(code: int) -> str:
-    """What an error code of a response says."""
+    """An error code for people: ``NAME (code)``, or ``error CODE`` for a code that ``Code`` does not have."""
     return f"{Code(code).name} ({code})" if code in set(Code) else f"error {code}"
 
 
@@ -104,7 +106,8 @@ class PlainClient(Closing):
 
     def ask(self, key: int, request: Message, min_version: int = 0) -> Any:
         """The response to a request, which is sent in the newest version that both sides have. Raises
-        BrokerUnreachableError, BrokerRefusedError if they have none from ``min_version`` on."""
+        BrokerUnreachableError, BrokerRefusedError if both have no version in common from ``min_version``
+        on."""
         if self._versions is None:
             self._versions = self._ask(API_VERSIONS, 0, ApiVersionsRequest())
         api = APIS[key]
@@ -123,21 +126,23 @@ class PlainClient(Closing):
         tags = b"\0" if version >= api.first_flexible else b""
         head = struct.pack(">hhih", key, version, self._correlation, len(_CLIENT_ID)) + _CLIENT_ID + tags
         parts = codec.write(request, version)
+        # Requests of this client carry no records, so no part is a slice of a file.
         frame = head + b"".join(part for part in parts if isinstance(part, bytes | bytearray))
         self._deadline = time.monotonic() + SECONDS
         with self._failures():
-            self._wait_at_most()
+            self._set_timeout()
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            answer = self._receive(self._answer_size())
+            response = self._receive(self._receive_size())
         expected = response_header(key, version, self._correlation)
-        if not answer.startswith(expected):
+        if not response.startswith(expected):
             raise self._unreadable("it is for another request")
         try:
-            return codec.read(api.response, version, memoryview(answer), len(expected))
+            return codec.read(api.response, version, memoryview(response), len(expected))
         except codec.MalformedRequestError as error:
             raise self._unreadable(f"of {api.name} cannot be read at byte {error.position}") from error
 
-    def _answer_size(self) -> int:
+    def _receive_size(self) -> int:
+        """Receive the length of a response, in bytes."""
         (size,) = struct.unpack(">i", self._receive(4))
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             raise self._unreadable(f"has {size} bytes")
@@ -146,15 +151,16 @@ class PlainClient(Closing):
     def _receive(self, size: int) -> bytes:
         received = bytearray()
         while len(received) < size:
-            self._wait_at_most()
+            self._set_timeout()
             part = self._socket.recv(min(size - len(received), _PART_BYTES))
             if not part:
                 raise BrokerUnreachableError("the broker closed the connection", path=str(self.address))
             received += part
         return bytes(received)
 
-    def _wait_at_most(self) -> None:
-        """The next call of the socket may take what is left of the time."""
+    def _set_timeout(self) -> None:
+        """Let the next call of the socket take at most the time that is left until the deadline. Raises
+        TimeoutError if none is."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -165,7 +171,7 @@ class PlainClient(Closing):
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
-        """Errors of the socket as BrokerUnreachableError."""
+        """Raise errors of the socket as BrokerUnreachableError."""
         try:
             yield
         except TimeoutError as error:

@@ -1,21 +1,22 @@
 """Gives ids to idempotent producers, no id twice (Kafka's ``ProducerIdControlManager``).
 
 Ids are given from blocks of 1,000. Before the first id of a block is given, the end of the block is written
-to ``siltstone-broker.json`` in the root of every log directory, durably. The rest of a block is lost when the
-process ends::
+to ``siltstone-broker.json`` in the root of every log directory, durably. So a process that starts later gives
+none of the block again; what is left of it when the process ends is lost::
 
     {"version": 1, "next_producer_id": 4000}        the first id of the next block
 
 The first block of a process begins at the largest of
 
 1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
-2. the end of the ids that the metadata log of a Kafka says were given;
-3. the largest producer id in the logs, plus one. Ids that are further than ``_SKIPPED`` from what 1 and 2
-   say do not count (without them: those from half of ``PRODUCER_ID_END`` on): a client may have made them up,
-   and one such batch would use up all ids. Before others reach them, a later process counts them.
+2. the end of the ids that the broker gave as a Kafka, by its metadata log;
+3. the largest producer id in the logs, plus one. Ids more than ``_SKIPPED`` above 1 and 2 do not count (if
+   both are missing, or a file is damaged: those from half of ``PRODUCER_ID_END`` on): a client may have made
+   them up, and one batch with such an id would use up all ids. They count for a later process, once given
+   ids have come near them.
 
-If a file is damaged, blocks may have been given that neither another file nor a log shows. Then ``_SKIPPED``
-ids are skipped.
+If a file is damaged, blocks may have been given that neither another file nor a log shows. Then the first
+block begins ``_SKIPPED`` ids later.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ BLOCK = 1000
 PRODUCER_ID_END = 1 << 62
 """Ids from this one on are never given, and do not count if a log has them."""
 _UNBOUNDED_END = PRODUCER_ID_END // 2
-"""The end of the ids in logs that count if no undamaged file says how many were given."""
+"""The end of the ids in logs that count if a file is damaged, or if neither a file nor the metadata log says
+which ids were given."""
 _SKIPPED = 1 << 40
 """The number of ids that are skipped if a file is damaged: those that a broker gives in three years, with a
 million blocks a day."""
@@ -73,9 +75,9 @@ def read_next_producer_id(directory: Path) -> int | None:
 
 
 def first_free_id(known: int, largest_in_logs: Callable[[int], int], *, is_damaged: bool = False) -> int:
-    """The first id that was not given. ``known``: the largest that files and the metadata log say, 0 without
-    them; ``largest_in_logs``: the largest id in the logs under a bound, -1 without one; ``is_damaged``: is a
-    file damaged, so that it may have said more?"""
+    """The first id that certainly was not given. ``known``: the largest end of given ids that files and the
+    metadata log say, 0 without them; ``largest_in_logs``: returns the largest id in the logs below its
+    argument, -1 if there is none; ``is_damaged``: is a file damaged, so that it may have said more?"""
     below = known + _SKIPPED
     if is_damaged or not known:
         below = max(below, _UNBOUNDED_END)
@@ -84,8 +86,8 @@ def first_free_id(known: int, largest_in_logs: Callable[[int], int], *, is_damag
 
 
 class ProducerIds:
-    """Gives producer ids. For any thread. ``_next`` to ``_end``: what is left of the current block;
-    ``_next_block``: where the next one begins, None before the first."""
+    """Gives producer ids. For any thread. ``_next`` to ``_end``, which is exclusive: what is left of the
+    current block; ``_next_block``: the first id of the next one, None before the first block."""
 
     def __init__(self, manager: LogManager) -> None:
         self._manager = manager
@@ -94,8 +96,8 @@ class ProducerIds:
         self._next_block: int | None = None
 
     def take_at_hand(self) -> int | None:
-        """An id, for a thread that must not wait; None if the block is used up, or another thread writes one
-        now."""
+        """An id, for a thread that must not wait; None if the block is used up, or if another thread holds
+        the lock, perhaps to write a new block."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -115,6 +117,7 @@ class ProducerIds:
         return self._next - 1
 
     def _begin_block(self) -> None:
+        """Write the end of the next block to all directories, then give its ids. Raises StorageError."""
         if self._next_block is None:
             self._next_block = self._find_next_block()
         first, end = self._next_block, self._next_block + BLOCK
@@ -137,7 +140,7 @@ class ProducerIds:
     def _find_next_block(self) -> int:
         """The first id of the first block of this process. Raises StorageError."""
         known, is_damaged = max(self._manager.topics.given_ids_end, 0), False
-        if known > PRODUCER_ID_END:
+        if known > PRODUCER_ID_END:  # made up, or damaged
             known = 0
         for served in self._manager.serving():
             try:

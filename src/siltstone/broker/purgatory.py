@@ -3,21 +3,22 @@
 
 ::
 
-    1  Fetch handler           sets the hook ``when_moved`` of each log, then counts the bytes that are there;
-                               enough: the handler responds, else the fetch is parked
-    2  append, in any thread   calls the hook: it marks the log as moved, and wakes the loop unless it has
-    3  loop                    for each marked log: counts again for the fetches that watch it;
-                               enough: it is resumed in its turn (``turns``), reads and responds
+    1  park, by the handler    after a read with too few bytes: sets the hook ``when_moved`` of each log, then
+                               counts the bytes that are there now; if they are enough, step 4 follows
+    2  append, in any thread   calls the hook: it marks the log as moved (its offsets have changed), and wakes
+                               the loop, unless the loop is to wake already
+    3  loop                    for each marked log: counts again for the fetches that watch it
+    4  enough bytes            the fetch is resumed in its turn (``turns``), reads and responds
 
-The hook is set before the bytes are counted. So an append between the two is counted, called or both, and no
-fetch is parked beside bytes that would complete it.
+The hook is set before the bytes are counted. So the bytes of an append between the two are counted, or it
+calls the hook, or both, and no fetch stays parked although its logs have enough bytes.
 
 Step 3 does not read records. Where the position of the fetch's offset is known, as at the end of a log, the
 count is a subtraction of file sizes, one or two microseconds an append; else the offset is searched in the
-index. A log that no fetch watches has no hook.
+index. A log that no fetch watches has no hook, so its appends pay nothing.
 
-Steps 1 and 3 run in the loop's thread. The hook runs in the thread of the append, under the log's lock, so it
-only adds to a set.
+Steps 1, 3 and 4 run in the loop's thread. The hook runs in the thread of the append, under the log's lock, so
+it only adds to a set.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ class AwaitedLog:
     """One log that a parked fetch watches: it waits for bytes from ``offset`` on, of which at most
     ``max_bytes`` (the partition's) count.
 
-    ``isolation``: of the fetch; bytes count below the last stable offset or the high watermark.
-    ``position``: the segment and byte of ``offset``; None while it is not known. ``available``: the bytes at
-    the last count.
+    ``isolation``: of the fetch; bytes count below the last stable offset (``READ_COMMITTED``) or the high
+    watermark. ``position``: the segment and byte of ``offset``; None while it is not known. ``available``:
+    the result of the last count.
     """
 
     log: PartitionLog
@@ -90,7 +91,8 @@ class AwaitedLog:
 @dataclass(slots=True, eq=False, kw_only=True)
 class DelayedFetch:
     """A parked fetch (Kafka's ``DelayedFetch``). ``resume``: is called in its turn when it may respond;
-    ``logs``: those that it watches; ``missing``: the bytes that it still waits for."""
+    ``logs``: those that it watches; ``missing``: the bytes that it still waits for, 0 or less if there are
+    enough; ``timer``: ends the wait."""
 
     resume: Callable[[], object]
     logs: Sequence[AwaitedLog]
@@ -99,7 +101,11 @@ class DelayedFetch:
 
 
 class FetchPurgatory:
-    """The parked fetches of a broker. ``turns``: where those that may respond wait for their turn."""
+    """The parked fetches of a broker. ``turns``: where those that may respond wait for their turn.
+
+    ``_moved``: the logs whose hook was called since the last count; ``_is_woken``: will the loop count them?
+    ``_marking`` guards both. ``_loop_thread``: the id of the loop's thread, 0 before the first fetch.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turns: FetchTurns) -> None:
         self.loop, self._turns = loop, turns
@@ -126,7 +132,7 @@ class FetchPurgatory:
         for watched in logs:
             self._by_log.setdefault(watched.log, {})[watched] = fetch
             watched.log.when_moved = self._mark
-        # Only after the hooks are set: an append before is counted here, a later one calls its hook.
+        # Only now that the hooks are set: an earlier append is counted here, a later one calls the hook.
         for watched in logs:
             fetch.missing -= watched.count()
         if fetch.missing <= 0 or self._is_closed:
@@ -140,7 +146,7 @@ class FetchPurgatory:
         self._turns.add(fetch.resume)
 
     def forget(self, fetch: DelayedFetch) -> None:
-        """The fetch is parked no longer, and is not resumed."""
+        """Remove a fetch, which is then not resumed. Does nothing if it is not parked."""
         if fetch not in self._fetches:
             return
         self._fetches.remove(fetch)
@@ -150,7 +156,7 @@ class FetchPurgatory:
             self._forget(watched)
 
     def _forget(self, watched: AwaitedLog) -> None:
-        """Watch a log no longer for one fetch; its hook is removed with the last one."""
+        """Stop watching a log for one fetch; if it was the last fetch of the log, remove the hook."""
         fetches = self._by_log[watched.log]
         fetches.pop(watched, None)
         if not fetches:
@@ -177,7 +183,7 @@ class FetchPurgatory:
             self._is_woken = False
         for log in moved:
             for watched, fetch in tuple(self._by_log.get(log, {}).items()):
-                if fetch in self._fetches:  # another log of it has not woken it just now
+                if fetch in self._fetches:  # not if another of its logs has woken it in this loop
                     fetch.missing -= watched.count()
                     if fetch.missing <= 0:
                         self._wake(fetch)

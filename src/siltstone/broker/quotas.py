@@ -5,13 +5,14 @@
     request ─► response ─► recorded ─► over the quota? throttle_time_ms in the response, which is sent at
                                        once; the connection is muted for as long (KIP-219)
 
-    rate      11 windows of a second: what was taken in them, by their time     bytes, requests, connections
-              wait: until what is above the bound would be worked off
-    tokens    a bucket that fills with the quota's rate, 11 seconds' worth at most  partitions (KIP-599)
+    rate      for bytes, time of requests, connections: the amounts of 11 windows of a second, divided by the
+              time of the windows; the throttle time is how long the excess takes at the quota's rate
+    tokens    for partitions (KIP-599): a bucket that fills at the quota's rate, up to 11 seconds' worth;
+              the throttle time is how long it takes to be at 0 again
 
-Which quota holds for a client is found in Kafka's order: that of its user and its id, of its user and the
-default id, of its user, of the default user and its id, of both defaults, of the default user, of its id, of
-the default id. All clients of a user share the user's quota.
+The quota of a client is the first that is set, in Kafka's order: that of its user and its id, of its user and
+the default id, of its user, of the default user and its id, of both defaults, of the default user, of its id,
+of the default id. All clients of a user share the user's quota.
 
 Times are those of a clock that is passed in, in seconds. Corresponds to Kafka's ``ClientQuotaManager``,
 ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, ``ConnectionQuotas``, and to ``Rate``,
@@ -29,7 +30,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from siltstone.base.config import Config
+from siltstone.base.config import INT_MAX, Config
 from siltstone.broker.request_context import CLIENT_ID_MAX, RequestContext
 from siltstone.runtime.quotas import (
     CLIENT_ID,
@@ -44,9 +45,9 @@ from siltstone.runtime.quotas import (
 )
 
 ANONYMOUS = "ANONYMOUS"
-"""The user of a connection without a password (``KafkaPrincipal.ANONYMOUS``)."""
+"""The user of every connection: this broker authenticates none (``KafkaPrincipal.ANONYMOUS``)."""
 PRODUCE, FETCH, REQUEST, MUTATION, CONNECTION = "Produce", "Fetch", "Request", "ControllerMutation", "Ip"
-"""The kinds of quotas, by the names of Kafka's ``QuotaType``."""
+"""The kinds of quotas: of clients, by the names of Kafka's ``QuotaType``, and of addresses."""
 KINDS: Mapping[str, str] = {
     PRODUCE: PRODUCER_BYTE_RATE,
     FETCH: CONSUMER_BYTE_RATE,
@@ -54,41 +55,43 @@ KINDS: Mapping[str, str] = {
     MUTATION: CONTROLLER_MUTATION_RATE,
     CONNECTION: CONNECTION_CREATION_RATE,
 }
-"""The key of the quota that limits it."""
+"""The key of each kind of quota, as in ``AlterClientQuotas``."""
 METERS_MAX = 10_000
-"""The most rates and buckets that are kept; the one that was used least recently goes. A client may call
-itself what it likes."""
-THROTTLE_MS_MAX = (1 << 31) - 1
+"""The most rates and buckets that are kept; the least recently used one is removed. Without a limit, a client
+that changes its id with each request would use up the memory."""
+THROTTLE_MS_MAX = INT_MAX
+"""The largest throttle time: an int32 in responses."""
 _CAPPED = (REQUEST, CONNECTION)
 """The kinds whose throttle time is one window at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaWindows:
-    """``samples`` windows of ``window_ms`` each."""
+    """``samples`` windows of ``window_ms`` each; the last is the current one (``quota.window.num``)."""
 
     samples: int = 11
     window_ms: int = 1_000
 
     @classmethod
     def of(cls, config: Config, prefix: str = "") -> QuotaWindows:
-        """Those of the broker's settings."""
+        """The windows that the broker's settings say. ``prefix``: "", or "controller." for mutations."""
         name = f"{prefix}quota.window"
         seconds = config.integer(f"{name}.size.seconds")
         return cls(samples=config.integer(f"{name}.num"), window_ms=1000 * seconds)
 
 
 class Rate:
-    """A rate a second, over windows (Kafka's ``Rate`` over ``WindowedSum``)."""
+    """An amount a second, over the last windows (Kafka's ``Rate`` over ``WindowedSum``). Of ``REQUEST`` an
+    amount is 100 for a second of a thread, so the rate is a percentage; ``bound`` is the quota's rate."""
 
     __slots__ = ("_taken", "_windows")
 
     def __init__(self, windows: QuotaWindows) -> None:
         self._windows = windows
-        self._taken: deque[list[float]] = deque()  # [begin of the window in ms, what was taken in it]
+        self._taken: deque[list[float]] = deque()  # [begin of the window in ms, amount in it], oldest first
 
     def record(self, amount: float, now_ms: float) -> None:
-        """Something was taken; less than nothing gives back."""
+        """Add an amount to the window of ``now_ms``; a negative one gives back."""
         taken, windows = self._taken, self._windows
         if not taken or now_ms - taken[-1][0] >= windows.window_ms:
             taken.append([now_ms, 0.0])
@@ -97,25 +100,27 @@ class Rate:
         taken[-1][1] += amount
 
     def value(self, now_ms: float) -> tuple[float, float]:
-        """(what was taken a second, the ms that this is over)."""
+        """(amount a second, the ms over which it is the mean)."""
         windows, taken = self._windows, self._taken
         while taken and now_ms - taken[0][0] >= windows.samples * windows.window_ms:
             taken.popleft()
         elapsed = now_ms - taken[0][0] if taken else 0.0
-        # As if the windows before the first one had been empty, so a burst at the start is no rate.
+        # As in Kafka, the time is at least that of all windows but one: else a single request after a pause
+        # would be a high rate.
         missing = windows.samples - 1 - int(elapsed // windows.window_ms)
         over = max(elapsed + max(missing, 0) * windows.window_ms, windows.window_ms)
         return sum(amount for _, amount in taken) * 1000 / over, over
 
     def throttle_ms(self, bound: float, now_ms: float) -> float:
-        """How long until what is above the bound is worked off; 0 if nothing is."""
+        """The ms by which the time must grow until the same amount is within the bound; 0 if it is."""
         rate, over = self.value(now_ms)
         return (rate - bound) / bound * over if rate > bound else 0.0
 
 
 class TokenBucket:
-    """Tokens that are filled up with a quota's rate, to at most what the windows have. Taking may bring them
-    below 0."""
+    """Tokens that come at a quota's rate (``bound`` a second), up to as many as come in the time of all
+    windows. To take some may leave fewer than 0: then the client has to wait. ``_at_ms``: the time of
+    ``_tokens``."""
 
     __slots__ = ("_at_ms", "_burst_s", "_tokens")
 
@@ -125,39 +130,47 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def tokens(self, bound: float, now_ms: float) -> float:
-        """How many there are."""
+        """The number of tokens at ``now_ms``."""
         filled = self._tokens + bound * max(now_ms - self._at_ms, 0.0) / 1000
         self._tokens, self._at_ms = min(filled, bound * self._burst_s), now_ms
         return self._tokens
 
     def record(self, amount: float, bound: float, now_ms: float) -> None:
-        """Take some."""
+        """Take ``amount`` tokens, whether or not there are as many."""
         self._tokens = self.tokens(bound, now_ms) - amount
 
     def throttle_ms(self, bound: float, now_ms: float) -> float:
-        """How long until there are no fewer than 0."""
+        """How many ms until the number of tokens is 0 again; 0 if it is not below."""
         return max(-self.tokens(bound, now_ms) / bound * 1000, 0.0)
 
 
 class QuotaGroup(NamedTuple):
-    """The clients that are counted together: ``user`` or ``client_id`` is "" where it does not matter, as in
-    the tags of Kafka's metrics. In a quota of an address, ``user`` is the address. A long ``client_id`` that
-    has the quota of the default id is its hash: a meter keeps no 32 KiB."""
+    """The clients that share a meter: ``user`` or ``client_id`` is "" where it does not matter, as in the
+    tags of Kafka's metrics. For a quota of an address, ``user`` is the address. A long ``client_id`` that has
+    the quota of the default id is replaced by its hash: meters should not keep ids of 32 KiB."""
 
     user: str
     client_id: str
 
 
-class _Bound(NamedTuple):
+class _ClientQuota(NamedTuple):
+    """The quota that holds for a client or an address: ``bound``, a rate, for ``group`` together."""
+
     group: QuotaGroup
     bound: float
 
 
 Meter: TypeAlias = Rate | TokenBucket
+"""What a group has taken."""
 
 
 class QuotaTable:
-    """The bounds of all clients, from the quotas that are set. Never changed."""
+    """The bounds of all clients, from the quotas that are set. It is immutable. ``kinds``: those of which any
+    quota is set.
+
+    ``_of``: by kind, (user, client id) → bound. "" stands for a part that the quota's entity does not have,
+    None for a default. For ``CONNECTION`` the address stands in the place of the user.
+    """
 
     def __init__(self, quotas: Quotas) -> None:
         self._of: dict[str, dict[tuple[str | None, str | None], float]] = {kind: {} for kind in KINDS}
@@ -165,48 +178,52 @@ class QuotaTable:
             parts = dict(entity)
             for kind, key in KINDS.items():
                 bound = values.get(key)
-                # What a file has that Siltstone would not have taken limits nothing.
+                # A file may have a value that Siltstone refuses; it limits nothing.
                 if bound is None or not bound > 0 or not math.isfinite(bound):
                     continue
+                # An address has only a quota for connections, and only addresses have one.
                 if (kind == CONNECTION) != (IP in parts):
                     continue
                 user = _plain_address(parts[IP]) if IP in parts else parts.get(USER, "")
                 self._of[kind][user, parts.get(CLIENT_ID, "")] = bound
         self.kinds = frozenset(kind for kind, bounds in self._of.items() if bounds)
 
-    def of_client(self, kind: str, user: str, client_id: str) -> _Bound | None:
-        """The bound of a client, and whom it is counted with; None if it has none. A client without an id has
-        the quotas of the default id."""
+    def of_client(self, kind: str, user: str, client_id: str) -> _ClientQuota | None:
+        """The quota of a client; None if it has none. A client without an id has the quotas of the default
+        id."""
         bounds = self._of[kind]
         if not bounds:
             return None
-        id_names = (client_id, None) if client_id else (None,)
-        for who in (user, None):
-            for name in id_names:
-                if (bound := bounds.get((who, name))) is not None:
-                    return _Bound(QuotaGroup(user, name or _short(client_id)), bound)
-            if (bound := bounds.get((who, ""))) is not None:
-                return _Bound(QuotaGroup(user, ""), bound)
-        for name in id_names:
-            if (bound := bounds.get(("", name))) is not None:
-                return _Bound(QuotaGroup("", name or _short(client_id)), bound)
+        # The order of the module's docstring. The group has the client's own user and id also where a default
+        # matches, since a default is no common quota of all clients that it matches.
+        quota_ids = (client_id, None) if client_id else (None,)
+        for quota_user in (user, None):
+            for quota_id in quota_ids:
+                if (bound := bounds.get((quota_user, quota_id))) is not None:
+                    return _ClientQuota(QuotaGroup(user, quota_id or _short(client_id)), bound)
+            if (bound := bounds.get((quota_user, ""))) is not None:
+                return _ClientQuota(QuotaGroup(user, ""), bound)
+        for quota_id in quota_ids:
+            if (bound := bounds.get(("", quota_id))) is not None:
+                return _ClientQuota(QuotaGroup("", quota_id or _short(client_id)), bound)
         return None
 
-    def of_address(self, address: str) -> _Bound | None:
-        """The bound of an address."""
+    def of_address(self, address: str) -> _ClientQuota | None:
+        """The quota of an address, or else the default one; None if there is none."""
         bounds = self._of[CONNECTION]
         bound = bounds.get((address, ""), bounds.get((None, "")))
-        return None if bound is None else _Bound(QuotaGroup(address, ""), bound)
+        return None if bound is None else _ClientQuota(QuotaGroup(address, ""), bound)
 
 
 def _short(client_id: str) -> str:
+    """A client id, or its hash if it is longer than ``CLIENT_ID_MAX``."""
     if len(client_id) <= CLIENT_ID_MAX:
         return client_id
     return f"sha256:{hashlib.sha256(client_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _plain_address(text: str | None) -> str | None:
-    """An address as sockets spell it."""
+    """An address as sockets spell it. None, the default, and text that is no address stay as they are."""
     try:
         return None if text is None else str(ipaddress.ip_address(text))
     except ValueError:
@@ -225,7 +242,8 @@ class ThrottledTotals:
 class QuotaManager:
     """The quotas of a broker. For any thread.
 
-    ``is_set``: is there any quota but of addresses? Nothing else is asked without one. ``totals``: by kind.
+    ``is_set``: is there any quota of clients? If not, callers need not ask for one.
+    ``limits_connections``: is there any quota of addresses? ``totals``: the throttling by kind.
     """
 
     def __init__(
@@ -234,6 +252,7 @@ class QuotaManager:
         windows: QuotaWindows | None = None,
         controller_windows: QuotaWindows | None = None,
     ) -> None:
+        """``now``: returns the time, in seconds; ``controller_windows``: for ``MUTATION``."""
         self._now = now
         self._windows = windows or QuotaWindows()
         self._controller_windows = controller_windows or QuotaWindows()
@@ -244,7 +263,7 @@ class QuotaManager:
         self.totals = {kind: ThrottledTotals() for kind in KINDS}
 
     def replace(self, quotas: Quotas) -> None:
-        """Enforce these from now on; what was taken before still counts."""
+        """Enforce these quotas from now on; what clients have taken before still counts."""
         table = QuotaTable(quotas)
         with self._lock:
             self._table = table
@@ -254,17 +273,18 @@ class QuotaManager:
     # Clients
 
     def bound_of(self, kind: str, context: RequestContext) -> float | None:
-        """A client's bound of a kind; None: no limit."""
+        """The bound of a client for a kind of quota, a rate; None: no limit."""
         quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         return None if quota is None else quota.bound
 
     def record(self, kind: str, context: RequestContext, amount: float) -> int:
-        """A client has taken an amount: for how many ms is it to be throttled? 0: not at all."""
+        """Count an amount that a client has taken. Returns for how many ms it is to be throttled, 0 if it is
+        not."""
         quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         return 0 if quota is None else self._record(kind, quota, amount)
 
     def used(self, context: RequestContext, seconds: float) -> int:
-        """A request has taken a thread for so long: for how many ms is its client to be throttled?"""
+        """Count the ``seconds`` for which a request has used a thread. Returns as ``record``."""
         return self.record(REQUEST, context, 100 * seconds)
 
     def give_back(self, kind: str, context: RequestContext, amount: float) -> None:
@@ -277,23 +297,23 @@ class QuotaManager:
                     meter.record(-amount, self._now() * 1000)
 
     def fetched_bytes_max(self, context: RequestContext) -> int | None:
-        """The most bytes that a response to Fetch may have, so that a client within its quota is not
-        throttled for one response alone; None: no limit."""
+        """The most bytes that a response to Fetch may have: those that the quota allows in all windows but
+        the current one, as in Kafka. A larger response would exceed the quota by itself. None: no limit."""
         bound = self.bound_of(FETCH, context)
         if bound is None:
             return None
         windows = self._windows
-        return int(min(bound * (windows.samples - 1) * windows.window_ms / 1000, THROTTLE_MS_MAX))
+        return int(min(bound * (windows.samples - 1) * windows.window_ms / 1000, INT_MAX))
 
     def mutations(self, context: RequestContext, strict_from: int) -> MutationQuota:
         """The quota for the mutations of one request. ``strict_from``: the first version of its API whose
-        clients know that they may be refused; others are only throttled."""
+        clients know THROTTLING_QUOTA_EXCEEDED; requests in older versions are throttled, not refused."""
         quota = self._table.of_client(MUTATION, ANONYMOUS, context.client_id or "")
         return MutationQuota(self, quota, is_strict=context.version >= strict_from)
 
     def throttle(self, context: RequestContext, throttle_ms_by_kind: Mapping[str, int]) -> int:
-        """Throttle a client for the longest of these times, by kind, once its request is answered: that
-        time in ms."""
+        """Throttle a client for the longest of the times, which are by kind of quota, once its request is
+        answered. Returns that time, in ms."""
         kind = max(throttle_ms_by_kind, key=throttle_ms_by_kind.__getitem__)
         throttle_ms = throttle_ms_by_kind[kind]
         if throttle_ms:
@@ -304,13 +324,13 @@ class QuotaManager:
     # Addresses
 
     def connected(self, address: str) -> int:
-        """A connection comes from an address: for how many ms is it to be delayed before it is closed? 0: it
-        is served."""
+        """Count a new connection from an address. Returns after how many ms it is to be closed, 0 if it is
+        to be served."""
         quota = self._table.of_address(address)
         if quota is None:
             return 0
         throttle_ms = self._record(CONNECTION, quota, 1)
-        if throttle_ms:
+        if throttle_ms:  # the connection is not served, so it does not count
             with self._lock:
                 meter = self._meter(CONNECTION, quota.group)
                 assert isinstance(meter, Rate)
@@ -320,14 +340,15 @@ class QuotaManager:
     # All
 
     def throttled(self, kind: str, milliseconds: int) -> None:
-        """Count that a connection is throttled."""
+        """Count in ``totals`` that a connection is throttled."""
         totals = self.totals[kind]
         with self._lock:
             totals.times += 1
             totals.milliseconds += milliseconds
 
     def rates(self) -> list[tuple[str, QuotaGroup, float]]:
-        """(kind, group, rate a second) of each group; of ``MUTATION`` the tokens that are left."""
+        """(kind, group, amount a second) of each meter, the least recently used first; of ``MUTATION`` the
+        tokens that are left instead of the amount."""
         rates = []
         with self._lock:
             now_ms, table = self._now() * 1000, self._table
@@ -335,12 +356,12 @@ class QuotaManager:
                 if isinstance(meter, Rate):
                     rates.append((kind, group, meter.value(now_ms)[0]))
                 else:
-                    limit = table.of_client(kind, group.user or ANONYMOUS, group.client_id)
-                    if limit is not None:
-                        rates.append((kind, group, meter.tokens(limit.bound, now_ms)))
+                    quota = table.of_client(kind, group.user or ANONYMOUS, group.client_id)
+                    if quota is not None:
+                        rates.append((kind, group, meter.tokens(quota.bound, now_ms)))
         return rates
 
-    def _record(self, kind: str, quota: _Bound, amount: float) -> int:
+    def _record(self, kind: str, quota: _ClientQuota, amount: float) -> int:
         now_ms = self._now() * 1000
         with self._lock:
             meter = self._meter(kind, quota.group)
@@ -349,14 +370,15 @@ class QuotaManager:
             else:
                 meter.record(amount, now_ms)
             throttle_ms = meter.throttle_ms(quota.bound, now_ms)
-        return self._whole(kind, throttle_ms)
+        return self._capped_ms(kind, throttle_ms)
 
-    def _whole(self, kind: str, throttle_ms: float) -> int:
+    def _capped_ms(self, kind: str, throttle_ms: float) -> int:
+        """A throttle time in whole ms, at most the largest of the kind."""
         limit = self._windows.window_ms if kind in _CAPPED else THROTTLE_MS_MAX
         return int(min(throttle_ms + 0.5, limit))
 
     def _meter(self, kind: str, group: QuotaGroup) -> Meter:
-        """Under the lock."""
+        """The meter of a group, a new one if there is none. The caller holds the lock."""
         key = kind, group
         meter = self._meters.get(key)
         if meter is None:
@@ -368,28 +390,32 @@ class QuotaManager:
             self._meters.move_to_end(key)
         return meter
 
-    def take_mutations(self, quota: _Bound, amount: float, *, is_strict: bool) -> tuple[bool, int]:
-        """(may they be made?, for how many ms the client is to be throttled)."""
+    def take_mutations(self, quota: _ClientQuota, amount: float, *, is_strict: bool) -> tuple[bool, int]:
+        """(may the mutations be made?, for how many ms the client is to be throttled).
+
+        A strict quota refuses them if tokens are missing already; if not, they may take any number, and the
+        client is not throttled for it. A permissive quota never refuses, and throttles (KIP-599).
+        """
         now_ms = self._now() * 1000
         with self._lock:
             meter = self._meter(MUTATION, quota.group)
             assert isinstance(meter, TokenBucket)
             wait_ms = meter.throttle_ms(quota.bound, now_ms)
             if wait_ms > 0 and is_strict:
-                return False, self._whole(MUTATION, wait_ms)
+                return False, self._capped_ms(MUTATION, wait_ms)
             meter.record(amount, quota.bound, now_ms)
             if is_strict:
                 return True, 0
-            return True, self._whole(MUTATION, meter.throttle_ms(quota.bound, now_ms))
+            return True, self._capped_ms(MUTATION, meter.throttle_ms(quota.bound, now_ms))
 
 
 class MutationQuota:
-    """The quota for the mutations of one request. ``throttle_ms``: how long its client is to be
-    throttled."""
+    """The quota for the mutations of one request (Kafka's ``ControllerMutationQuota``). ``throttle_ms``: how
+    long its client is to be throttled, 0 if it is not."""
 
     __slots__ = ("_is_strict", "_manager", "_quota", "throttle_ms")
 
-    def __init__(self, manager: QuotaManager, quota: _Bound | None, *, is_strict: bool) -> None:
+    def __init__(self, manager: QuotaManager, quota: _ClientQuota | None, *, is_strict: bool) -> None:
         self._manager, self._quota, self._is_strict = manager, quota, is_strict
         self.throttle_ms = 0
 

@@ -44,16 +44,16 @@ def describe_log_dirs(
             advice=f"pass some of {', '.join(map(str, sorted(brokers)))}",
         )
     described = []
-    for number in sorted(broker_ids or brokers):
-        with PlainClient(brokers[number]) as broker:
+    for broker_id in sorted(broker_ids or brokers):
+        with PlainClient(brokers[broker_id]) as broker:
             results = _log_dirs_of(broker)
         log_dirs = [_log_dir(result, topics) for result in sorted(results, key=lambda result: result.log_dir)]
-        described.append({"broker": number, "logDirs": log_dirs})
+        described.append({"broker": broker_id, "logDirs": log_dirs})
     return {"version": 1, "brokers": described}
 
 
 def _brokers(addresses: Sequence[Address]) -> dict[int, Address]:
-    """The addresses of a cluster's brokers by number, from the first of ``addresses`` that answers. Raises
+    """The addresses of a cluster's brokers by broker id, from the first of ``addresses`` that answers. Raises
     BrokerUnreachableError, BrokerRefusedError."""
     for address in addresses[:-1]:
         with contextlib.suppress(BrokerUnreachableError), PlainClient(address) as broker:
@@ -63,6 +63,7 @@ def _brokers(addresses: Sequence[Address]) -> dict[int, Address]:
 
 
 def _log_dir(result: DescribeLogDirsResult, topics: Collection[str]) -> dict[str, Any]:
+    """The JSON object of a log directory. ``topics``: those to include; empty: all."""
     partitions = {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in result.topics
@@ -74,12 +75,12 @@ def _log_dir(result: DescribeLogDirsResult, topics: Collection[str]) -> dict[str
         "error": _error(result.error_code),
         "partitions": [
             {
-                "partition": str(where),
+                "partition": str(topic_partition),
                 "size": partition.partition_size,
                 "offsetLag": partition.offset_lag,
                 "isFuture": partition.is_future_key,
             }
-            for where, partition in sorted(partitions.items())
+            for topic_partition, partition in sorted(partitions.items())
         ],
     }
 
@@ -91,7 +92,8 @@ def _error(code: int) -> str | None:
 
 
 def _brokers_of(broker: PlainClient) -> dict[int, Address]:
-    """The cluster's brokers by their numbers. Raises BrokerUnreachableError, BrokerRefusedError."""
+    """The addresses of the cluster's brokers by broker id. Raises BrokerUnreachableError,
+    BrokerRefusedError."""
     response = broker.ask(METADATA, MetadataRequest(allow_auto_topic_creation=False), min_version=1)
     return {node.node_id: Address(node.host, node.port) for node in response.brokers}
 

@@ -24,9 +24,11 @@ from siltstone.commands.quotas import QuotaChange, new_values, target_of
 from siltstone.runtime.quotas import EntityMatch, Quotas, ordered
 
 _EXACT, _DEFAULT, _ANY = range(3)
-_BY_CODE: Mapping[int, type[LogError]] = {
+"""Match types of DescribeClientQuotas."""
+_ERRORS_BY_CODE: Mapping[int, type[LogError]] = {
     kind.error_code: kind for kind in (InvalidQuotaError, PolicyViolationError)
 }
+"""The errors that ``commands.quotas`` raises for directories, too, by Kafka's error code."""
 
 
 def describe(broker: PlainClient, matches: Sequence[EntityMatch]) -> Quotas:
@@ -63,8 +65,9 @@ def alter(
     *,
     dry_run: bool,
 ) -> QuotaChange:
-    """Set and remove quotas of an entity. Raises InvalidQuotaError, PolicyViolationError,
-    BrokerUnreachableError, BrokerRefusedError."""
+    """Set and remove quotas of an entity. ``dry_run``: the broker only validates. Raises InvalidQuotaError,
+    PolicyViolationError, BrokerUnreachableError, BrokerRefusedError."""
+    # The response does not have the quotas, so those before are asked for, and those after are computed.
     before = describe(broker, [EntityMatch(kind=kind, name=name) for kind, name in entity]).get(entity, {})
     after = new_values({entity: before}, entity, set_to, remove)
     parts = tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity)
@@ -81,7 +84,10 @@ def alter(
 
 
 def _error(code: int, message: str | None, path: str | None = None) -> LogError | BrokerRefusedError:
-    known = Code(code).name if code in list(Code) else str(code)
-    reason = message or known
-    kind = _BY_CODE.get(code)
-    return BrokerRefusedError(f"{reason} ({known})", path=path) if kind is None else kind(reason, path=path)
+    """The error to raise for the error code and message of a response."""
+    code_name = Code(code).name if code in list(Code) else str(code)
+    reason = message or code_name
+    kind = _ERRORS_BY_CODE.get(code)
+    if kind is None:
+        return BrokerRefusedError(f"{reason} ({code_name})", path=path)
+    return kind(reason, path=path)

@@ -1,16 +1,16 @@
 """Fetches batches of partitions from running brokers, as they are in the log: ``siltstone dump`` and
 ``verify`` with ``--bootstrap-server``.
 
-It uses Siltstone's own client (``plain_client``), since others decode batches, and hide what is wrong with
-them::
+It uses Siltstone's own client (``plain_client``), since client libraries decode batches, and hide what is
+wrong with them::
 
     the first of --bootstrap-server that answers ─ Metadata ─► topics, the leader of each partition
     the leader ─ ListOffsets ─► log start offset, high watermark
                ─ Fetch, read_uncommitted ─► bytes ─ scan ─► windows of whole batches
 
-A response is not trusted: it is bounded (``plain_client``), only sound headers become a window, and each
-response must continue where the one before it ended. Positions count from the first batch that was read,
-since no broker tells at which position of a segment a batch is.
+A response is not trusted: its size is bounded (``plain_client``), only batches with sound headers become a
+window, and each response must reach the offset that was asked for. Positions are in bytes from the first
+batch that was read: no response says at which position of a segment a batch is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from siltstone.log.segments import Window
 from siltstone.verify.fetched import FetchedCheck, FetchedVerdict
 
 FETCH_BYTES = 8 << 20
-"""How many bytes one response has, but for a batch that is larger."""
+"""The most bytes of batches in one response, unless its first batch is larger."""
 _WAIT_MS = 500
 _AGAIN = "run the command again"
 
@@ -65,8 +65,8 @@ class LogBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPartition:
-    """A partition of a running cluster, with its topic's id, and where its leader listens (None: it has no
-    leader)."""
+    """A partition of a running cluster. ``where``: its topic and number; ``topic_id``: 16 bytes, zeros if the
+    broker has no topic ids; ``leader``: where its leader listens, None if it has none."""
 
     where: TopicPartition
     topic_id: bytes
@@ -89,45 +89,51 @@ class PartitionFetcher(Closing):
     def partitions(
         self, topics: Collection[str] = (), numbers: Collection[int] = ()
     ) -> list[ClusterPartition]:
-        """The partitions of topics (of all without one), sorted; ``numbers``: only these. Raises
-        UnknownTopicError, BrokerUnreachableError, BrokerRefusedError."""
+        """The partitions of topics, sorted. ``topics`` empty: all topics; ``numbers``: of each topic only the
+        partitions with these numbers, empty: all. Raises UnknownTopicError, BrokerUnreachableError,
+        BrokerRefusedError."""
         names = tuple(MetadataRequestTopic(name=name) for name in topics) if topics else None
         request = MetadataRequest(topics=names, allow_auto_topic_creation=False)
         response = self._first.ask(METADATA, request, min_version=4)
         addresses = {node.node_id: Address(node.host, node.port) for node in response.brokers}
-        found = {}
+        partitions = {}
         for topic in response.topics:
             _refuse(topic.error_code, str(topic.name))
             for row in topic.partitions:
                 where = TopicPartition(str(topic.name), row.partition_index)
-                found[where] = ClusterPartition(
+                partitions[where] = ClusterPartition(
                     where=where, topic_id=topic.topic_id, leader=addresses.get(row.leader_id)
                 )
         for name in topics:
-            missing = sorted({0, *numbers} - {where.partition for where in found if where.topic == name})
+            existing = {where.partition for where in partitions if where.topic == name}
+            missing = sorted({0, *numbers} - existing)  # every topic has a partition 0
             if missing:
                 raise UnknownTopicError(f"topic {name!r} has no partition {missing[0]}", advice=LIST_TOPICS)
-        return [found[where] for where in sorted(found) if not numbers or where.partition in numbers]
+        return [
+            partitions[where] for where in sorted(partitions) if not numbers or where.partition in numbers
+        ]
 
     def offsets(self, partition: ClusterPartition) -> LogBounds:
-        """The offsets that a partition has. Raises BrokerUnreachableError, BrokerRefusedError."""
+        """The log start offset and high watermark of a partition. Raises BrokerUnreachableError,
+        BrokerRefusedError."""
         return LogBounds(*(self._offset(partition, at) for at in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
 
     def windows(self, partition: ClusterPartition, offset: int, end: int) -> Iterator[Window]:
-        """The batches from the one that has ``offset``, or the next after it, to those below ``end``, both
-        sound offsets of the log.
+        """The batches from the one that has ``offset``, or if none has it the next one, to the last one that
+        begins below ``end``. Both offsets are of the log (``offsets``).
 
-        Raises CorruptRecordError for a batch without a sound header, after those before it,
+        Raises CorruptRecordError at a batch without a sound header, once all before it were yielded;
         BrokerUnreachableError, BrokerRefusedError, OffsetOutOfRangeError.
         """
         origin, path = 0, str(partition.where)
         while offset < end:
+            # A bytearray, since the kernels are compiled for writable arrays.
             data = np.frombuffer(bytearray(self._fetched(partition, offset)), np.uint8)
             scan = scan_batches(data)
             below_end = scan.batches[scan.batches["base_offset"] < end]
             if len(below_end):
                 yield Window(data=data, batches=below_end, origin=origin)
-            # What is beyond the limits of a response may be cut, but a whole batch comes before it.
+            # The last batch of a response may be cut at its limit, but the first one is whole (KIP-74).
             is_cut = scan.outcome == ScanEnd.TRUNCATED and len(scan.batches)
             if scan.outcome != ScanEnd.CLEAN and not is_cut:
                 raise CorruptRecordError(path, origin + scan.end, SCAN_REASON[scan.outcome])
@@ -138,6 +144,7 @@ class PartitionFetcher(Closing):
             origin, offset = origin + scan.end, reached
 
     def _leader(self, partition: ClusterPartition) -> PlainClient:
+        """The connection to a partition's leader. Raises BrokerRefusedError, BrokerUnreachableError."""
         if partition.leader is None:
             raise BrokerRefusedError("the partition has no leader", path=str(partition.where), advice=_AGAIN)
         if partition.leader == self._first.address:
@@ -147,6 +154,8 @@ class PartitionFetcher(Closing):
         return self._leaders[partition.leader]
 
     def _offset(self, partition: ClusterPartition, timestamp: int) -> int:
+        """The offset for a timestamp of ListOffsets, which may be ``EARLIEST_TIMESTAMP`` or
+        ``LATEST_TIMESTAMP``."""
         where = partition.where
         wanted = ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)
         request = ListOffsetsRequest(topics=(ListOffsetsTopic(name=where.topic, partitions=(wanted,)),))
@@ -159,7 +168,8 @@ class PartitionFetcher(Closing):
         raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
 
     def _fetched(self, partition: ClusterPartition, offset: int) -> bytes:
-        """The bytes of batches that a response has; it waits for them. Raises as ``windows``."""
+        """The bytes of the batches at ``offset``: asks again until a response has some, at most for
+        ``plain_client.SECONDS``. Raises as ``windows``."""
         deadline = time.monotonic() + plain_client.SECONDS
         while True:
             row = self._fetch(partition, offset)
@@ -174,6 +184,7 @@ class PartitionFetcher(Closing):
                 raise BrokerUnreachableError(reason, path=str(partition.where))
 
     def _fetch(self, partition: ClusterPartition, offset: int) -> PartitionData:
+        """The response to one Fetch request, as to the partition."""
         where = partition.where
         wanted = FetchPartition(
             partition=where.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
@@ -207,7 +218,7 @@ def check_partition(broker: PartitionFetcher, partition: ClusterPartition) -> Fe
         except OffsetOutOfRangeError as error:
             start, _ = broker.offsets(partition)
             if start > check.next_offset:
-                check.continue_at(start)  # retention, or DeleteRecords
+                check.continue_at(start)  # retention or DeleteRecords has removed the records before
                 continue
             check.findings.add("refused", error.reason, offset=check.next_offset)
         except (BrokerRefusedError, UnknownTopicError) as error:
@@ -226,7 +237,7 @@ def dump_rows(
     """The rows and findings of ``log.dump`` for a partition, from the batch that has ``offset`` on (None: the
     log start), up to the high watermark.
 
-    ``max_batches``, and ``max_bytes`` of the options, bound how many batches there are. Raises
+    ``max_batches``, and ``max_bytes`` of the options, limit the batches; None: no limit. Raises
     OffsetOutOfRangeError, BrokerUnreachableError, BrokerRefusedError.
     """
     start, end = broker.offsets(partition)
@@ -257,7 +268,7 @@ def _first_of(windows: Iterator[Window], max_batches: int | None, max_bytes: int
 
 
 def _refuse(code: int, path: str) -> None:
-    """Raises the error that a broker's code means, but for 0."""
+    """Raises the error that an error code of a response stands for; 0 is none."""
     if code == Code.NONE:
         return
     error: SiltstoneError

@@ -23,7 +23,8 @@ ResponseParts: TypeAlias = Sequence[ResponsePart]
 
 
 class NoResponse(enum.Enum):
-    """A handler returns it if no response is to be sent."""
+    """What a handler returns instead of a response that must not be sent: ``SILENT`` after a Produce with
+    acks 0, ``CLOSED`` after an error that no response can report."""
 
     SILENT = "no response is sent, and the next request is read"
     CLOSED = "no response is sent, and the connection is closed"
@@ -52,15 +53,17 @@ class ListenerAddress:
 
 @dataclass(slots=True, eq=False)
 class Activity:
-    """The activity of a connection, for the list of connections. Only the loop's thread writes it.
+    """The activity of a connection, for the list of connections, metrics and throttling. Only the loop's
+    thread writes it. Times are ``time.perf_counter``, in seconds, and 0 before the first one.
 
     ``client_id``: of the last request, at most ``CLIENT_ID_MAX`` characters. ``api_key``: of the last
-    request; -1 before the first one. ``asked_at``: the time at which that request was begun, by
-    ``time.perf_counter``, in seconds. ``bytes_in``, ``bytes_out``: of frames, with their lengths.
-    ``parked_seconds``: how long the last request was parked; ``throttle_ms``: for how long the connection is
-    not read (muted) once that request is answered.
-    ``received_at``: the time of the last receive; ``answered_at``: the time at which the last of ``unsent``
-    responses was made; the time until those are sent is counted in ``sent_phase``.
+    request; -1 before the first one. ``received_at``: the time of the last receive. ``asked_at``: the time at
+    which the last request was begun. ``parked_seconds``: how long that request was parked. ``throttle_ms``:
+    for how long the connection is not to be read (muted) after that request's response.
+
+    ``requests``: how many were begun. ``bytes_in``, ``bytes_out``: of frames, with their lengths.
+    ``unsent``: the number of responses that were made and are not sent yet; ``answered_at``: the time at
+    which the last of them was made; ``sent_phase``: counts the time until they are sent.
     """
 
     client_id: str | None = None
@@ -79,8 +82,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionInfo:
-    """A connection: ``number`` is unique in this process, ``peer`` the client's address, ``since_ms`` the
-    time at which it was accepted."""
+    """A connection: ``number`` is unique in this broker, ``peer`` the client's IP address, ``since_ms`` the
+    time at which the connection was accepted."""
 
     number: int
     listener: ListenerAddress
@@ -104,6 +107,6 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float:
-        """How long the request has been worked on so far, without its wait for records."""
+        """The seconds since the request was begun, without those in which it was parked."""
         activity = self.connection.activity
         return time.perf_counter() - activity.asked_at - activity.parked_seconds

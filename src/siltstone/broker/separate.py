@@ -1,5 +1,5 @@
-"""A broker in a process of its own, for tests that stop, kill and start it, and that need this process's
-time for themselves.
+"""A broker in a process of its own, for tests that stop, kill and start a broker, or whose threads would
+compete with the broker's for Python's interpreter lock.
 
 ::
 
@@ -9,7 +9,8 @@ time for themselves.
         broker.kill(); broker.start()                what was written is there, the address is the same
         broker.pause(); …; broker.resume()           SIGSTOP and SIGCONT
 
-It ends with the program, however that ends (``keeper``). Records are read from the files, without the broker.
+The broker's process ends with the program, however that ends (``keeper``). ``broker["users"]`` reads records
+from the broker's files, not through the broker.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ Result = TypeVar("Result")
 
 
 class BrokerClock(ManualClock):
-    """The time of a broker in another process: what is set here, it has at once, or when it is started."""
+    """The clock of a broker in another process. A time that is set here reaches the broker at once, or at its
+    next start."""
 
     def __init__(self, broker: BrokerProcess, time_ms: int) -> None:
         self._broker, self._time_ms = broker, time_ms
@@ -75,7 +77,7 @@ class BrokerTopics:
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has. Raises UnknownTopicError."""
-        kind: Any = int | None
+        kind: Any = int | None  # Any, since a union is no ``type``
         count: int | None = self._call(kind, "topics.partition_count", name=name)
         return count
 
@@ -84,7 +86,11 @@ class BrokerTopics:
     ) -> TopicDescription:
         """Create a topic, as ``Topics.create``. Raises what it raises."""
         return self._call(
-            TopicDescription, "topics.create", name=name, partitions=partitions, config=_plain(config, name)
+            TopicDescription,
+            "topics.create",
+            name=name,
+            partitions=partitions,
+            config=_settings_texts(config, name),
         )
 
     def add_partitions(self, name: str, count: int) -> TopicDescription:
@@ -97,7 +103,11 @@ class BrokerTopics:
     ) -> TopicDescription:
         """Set and remove settings of a topic, as ``Topics.alter``. Raises what it raises."""
         return self._call(
-            TopicDescription, "topics.alter", name=name, set_to=_plain(set_to, name), remove=list(remove)
+            TopicDescription,
+            "topics.alter",
+            name=name,
+            set_to=_settings_texts(set_to, name),
+            remove=list(remove),
         )
 
     def delete(self, name: str) -> None:
@@ -105,20 +115,21 @@ class BrokerTopics:
         self._call(type(None), "topics.delete", name=name)
 
 
-def _plain(settings: Mapping[str, ConfigValue] | None, topic: str) -> dict[str, str]:
+def _settings_texts(settings: Mapping[str, ConfigValue] | None, topic: str) -> dict[str, str]:
     return config_texts(settings or {}, f"topic {topic}")
 
 
 class _BrokerLogs:
-    """The logs of the broker's directory as its files are now, read without it."""
+    """The logs in the broker's directory, read from the files, as of the last ``refresh``."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
         self.refresh()
 
     def refresh(self) -> None:
-        """Look again. Its checkpoints have high watermarks and log starts, so it writes them first; one that
-        was killed is read as its next start would find it."""
+        """Open the logs again. A broker that runs writes its checkpoints first, since readers take high
+        watermarks and log start offsets from them. After ``kill``, logs are read as the next start would
+        recover them."""
         if self._broker.is_running:
             self._broker.call(type(None), "write_positions")
         self._logs = ReadOnlyLogs([self._broker.directory])
@@ -135,8 +146,8 @@ class BrokerProcess(Closing):
 
     ``address``: ``host:port`` for ``bootstrap.servers``; it stays when the broker is started again.
     ``directory``: its log directory. ``clock``: its time, which stands still until ``advance``. ``topics``:
-    create, describe, alter and delete topics. ``pid``: its process, None while there is none. Methods that
-    ask it raise BrokerUnreachableError if it has ended.
+    create, describe, alter and delete topics. ``pid``: its process id, None without a process. Methods that
+    call the process raise BrokerUnreachableError if it has ended, UsageError while it is paused.
     """
 
     def __init__(
@@ -147,12 +158,12 @@ class BrokerProcess(Closing):
         clock: Clock | None = None,
         port: int = 0,
     ) -> None:
-        """Starts it over a directory (None: a temporary one, which is removed at the end). ``config``: the
-        broker's settings by Kafka's names; ``clock``: None, or a SystemClock for the machine's time. Raises
-        UsageError, SiltstoneError, OSError."""
+        """Starts a broker on a directory (None: a temporary one, which is removed at the end). ``config``:
+        the broker's settings by Kafka's names; ``clock``: None, or a SystemClock for the machine's time;
+        ``port``: 0 is any free one. Raises UsageError, SiltstoneError, OSError."""
         if clock is not None and not isinstance(clock, SystemClock):
             raise UsageError(
-                "a clock of this process is none of another one",
+                "a clock of this process cannot be the clock of another process",
                 advice="leave it out and use the broker's clock, or pass a SystemClock",
             )
         self._config = config_texts(config or {}, "config")
@@ -163,7 +174,7 @@ class BrokerProcess(Closing):
         self.topics = BrokerTopics(self)
         self._channel: Channel | None = None
         self.pid: int | None = None
-        self.address = f":{port}"
+        self.address = f":{port}"  # ``start`` takes the port from it, and sets it whole
         try:
             self.start()
         except BaseException:
@@ -182,9 +193,10 @@ class BrokerProcess(Closing):
         return self.pid is not None
 
     def start(self) -> None:
-        """Start it again, on its directory and its address, after ``stop`` or ``kill``. Its clock continues;
-        faults are forgotten. Raises UsageError if it runs, and what the first start raises."""
-        self._refuse_others()
+        """Start the broker again, on its directory and its address, after ``stop`` or ``kill``. Its clock
+        continues; faults are forgotten. Raises UsageError if it is running or closed, and what the first
+        start raises."""
+        self._refuse_in_fork()
         if self._is_closed or self.is_running:
             state = "closed" if self._is_closed else "running"
             raise UsageError(f"the broker is {state}", advice="make a new one, or stop this one first")
@@ -203,8 +215,8 @@ class BrokerProcess(Closing):
         self.pid, self.address, self._is_paused = started.pid, started.address, False
 
     def stop(self) -> None:
-        """Stop it in order, as ``close``, but its directory stays and ``start`` may follow. Nothing if it
-        does not run. Raises UsageError while it is paused."""
+        """Stop the broker in order, as ``close``, but its directory stays, and ``start`` may follow. Does
+        nothing if it is not running. Raises UsageError while it is paused."""
         if self.is_running:
             with contextlib.suppress(BrokerUnreachableError):
                 self.call(type(None), "close")
@@ -212,29 +224,29 @@ class BrokerProcess(Closing):
         self._forget_process()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end: what it has written stays as it is. Also while it is paused."""
-        self._refuse_others()
+        """SIGKILL, also while the broker is paused, and wait for its end. Its files stay as they are."""
+        self._refuse_in_fork()
         if self.pid is not None:
             self._signal(signal.SIGKILL, is_end=True)
         self._forget_process()
 
     def pause(self) -> None:
-        """SIGSTOP: it answers no request, and clients cannot tell whether it ever will."""
-        self._refuse_others()
+        """SIGSTOP: the broker answers no request, but its connections stay open."""
+        self._refuse_in_fork()
         if not self._signal(signal.SIGSTOP):
             raise _gone("has ended")
         self._is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
-        self._refuse_others()
+        """SIGCONT: continue after ``pause``."""
+        self._refuse_in_fork()
         if not self._signal(signal.SIGCONT):
             raise _gone("has ended")
         self._is_paused = False
 
     def close(self) -> None:
-        """Stop it, or kill it if it is paused, and remove a temporary directory. May be called twice. In a
-        process that was forked from the broker's program: nothing."""
+        """Stop the broker, or kill it if it is paused, and remove a temporary directory. May be called twice.
+        Does nothing in a process that was forked from the broker's program."""
         if self._owner != os.getpid() or self._is_closed:
             return
         if self._is_paused:
@@ -245,7 +257,7 @@ class BrokerProcess(Closing):
             self._temporary.cleanup()
 
     def _signal(self, number: int, *, is_end: bool = False) -> bool:
-        """See ``Keeper.signal``; False without a process."""
+        """See ``Keeper.signal``; returns False without a process, too."""
         try:
             return self.pid is not None and self._keeper.signal(self.pid, number, is_end=is_end)
         except EOFError:  # the keeper is gone, and its brokers with it
@@ -256,7 +268,7 @@ class BrokerProcess(Closing):
             self._channel.close()
         self._channel, self.pid, self._is_paused = None, None, False
 
-    def _refuse_others(self) -> None:
+    def _refuse_in_fork(self) -> None:
         """Raises UsageError in a process that was forked from the program."""
         if self._owner != os.getpid():
             raise UsageError(
@@ -265,9 +277,10 @@ class BrokerProcess(Closing):
             )
 
     def call(self, kind: type[Result], method: str, /, **arguments: object) -> Result:
-        """Ask the process. Raises what the method raises; UsageError while it is paused, and in a process
-        that was forked from the program; BrokerUnreachableError if it has ended."""
-        self._refuse_others()
+        """Call a method in the broker's process (``broker.calls``). ``kind``: the type of its result. Raises
+        what the method raises; UsageError while the process is paused, and in a process that was forked from
+        the program; BrokerUnreachableError if it has ended."""
+        self._refuse_in_fork()
         if self._is_paused:
             raise UsageError("the broker is paused", advice="call resume first")
         if self._channel is None:
@@ -324,7 +337,7 @@ class BrokerProcess(Closing):
         self.call(type(None), "fail", api=api, code=code, times=times, after=after)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
-        """Carry out the next requests of an API so much later. Raises UsageError."""
+        """Carry out the next requests of an API ``seconds`` later. Raises UsageError."""
         self.call(type(None), "delay", api=api, seconds=seconds, times=times)
 
     def cut(self, api: str, *, times: int = 1, after: bool = False) -> None:

@@ -4,8 +4,8 @@
 ::
 
     listeners ─► connections ─► dispatch ─► handlers, in the loop's thread; what needs a disk in a pool
-    once a second: connections that are idle or stalled, or exempt from the memory limit for long, are closed
-    now and then:  fetch sessions that are idle let go of the logs' files
+    every second:      closes connections that are idle, stalled, or exempt from the memory limit for long
+    every ten seconds: lets idle fetch sessions release the logs' files
 
 asyncio's streams and transports are not used: the loop only reports which non-blocking sockets can be read or
 written. So bytes go from a socket into the buffer of their request, and from a log's file into a socket,
@@ -44,16 +44,16 @@ AnswerFrame: TypeAlias = Callable[
 ]
 """See ``connection.SharedState.answer``."""
 STOP_SECONDS = 10.0
-"""How long the running requests may take when the server stops; then their connections are closed."""
+"""How long running requests may take when the server stops, until their connections are closed."""
 DELAYED_MAX = 1_000
-"""The most sockets that are closed later: each takes a descriptor."""
+"""The most sockets that may wait to be closed (``Sockets.delayed``): each of them takes a descriptor."""
 _SWEEP_SECONDS, _RELEASE_SECONDS = 1.0, 10.0
 _ACCEPTED_AT_ONCE = 64
-"""The most connections that are accepted before the others have a turn in the loop."""
+"""The most connections that a listener accepts at once, before other sockets have their turn in the loop."""
 _MAPPED = "::ffff:"
-"""The prefix of an IPv4 address on a socket that listens for IPv4 and IPv6."""
+"""How the address of an IPv4 client begins on a socket that listens for IPv4 and IPv6."""
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""The errors of ``accept`` that end only when files or connections are closed."""
+"""The errors of ``accept`` that recur until files or connections are closed."""
 _logger = logging.getLogger("siltstone.broker")
 
 
@@ -69,8 +69,9 @@ class Sockets:
     runs in the loop's thread.
 
     ``answer``: makes the response to a frame. ``refused``: how many connections were closed at once because
-    their address had too many; ``accepted_by``: how many were accepted, by listener. ``delayed``:
-    sockets that are closed later, because their address connects too often.
+    their address had too many; ``accepted``: how many were served, ``accepted_by`` by listener. ``delayed``:
+    the sockets that are closed later, because their address connects too often, with their timers.
+    ``_of_address``: open connections by IP address. ``_is_accepting``: does the loop watch the listeners?
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Sockets:
         self._listeners: Sequence[BoundListener] = ()
         self._is_accepting = False
         self._sweep_timer: asyncio.TimerHandle | None = None
-        self._is_empty: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None  # set while ``finish`` waits for it
 
     def open(self, listeners: Sequence[BoundListener]) -> None:
         """Accept connections from now on."""
@@ -104,7 +105,7 @@ class Sockets:
         self._sweep_later()
 
     async def finish(self) -> None:
-        """Accept no connections, wait for the running requests at most ``STOP_SECONDS``, and close all
+        """Accept no more connections, wait for the running requests at most ``STOP_SECONDS``, and close all
         connections."""
         self._accept_no_more()
         if self._sweep_timer is not None:
@@ -117,9 +118,9 @@ class Sockets:
         for connection in list(self.connections):
             connection.finish()
         if self.connections:
-            self._is_empty = self.loop.create_future()
+            self._all_closed = self.loop.create_future()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._is_empty, STOP_SECONDS)
+                await asyncio.wait_for(self._all_closed, STOP_SECONDS)
         for connection in list(self.connections):
             connection.close()
 
@@ -131,13 +132,13 @@ class Sockets:
         if not self._of_address[peer]:
             del self._of_address[peer]
         self._accept_again()
-        if self._is_empty is not None and not self.connections and not self._is_empty.done():
-            self._is_empty.set_result(None)
+        if self._all_closed is not None and not self.connections and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     def sweep(self, now: float) -> None:
         """Close the connections that are overdue at ``now``, the loop's time."""
         self.now = now
-        for connection in [one for one in self.connections if one.is_overdue(now)]:
+        for connection in [connection for connection in self.connections if connection.is_overdue(now)]:
             connection.close()
         self.budget.end_long_exemption(now)
 
@@ -148,6 +149,7 @@ class Sockets:
     # Accepting
 
     def _accept_again(self) -> None:
+        """Let the loop watch the listeners, unless it does, or there are ``connections_max`` connections."""
         if not self._is_accepting and self._listeners and len(self.connections) < self.limits.connections_max:
             self._is_accepting = True
             for listener in self._listeners:
@@ -175,12 +177,13 @@ class Sockets:
                     self._accept_no_more()
                     self.loop.call_later(_SWEEP_SECONDS, self._accept_again)
                     return
-                continue  # the client has closed it again
+                continue  # the client has closed the connection already
             self.welcome(peer, str(address[0]).removeprefix(_MAPPED), listener.address)
 
     def welcome(self, peer: socket.socket, address: str, listener: ListenerAddress) -> None:
-        """Serve a connected socket, or close it if its address has too many (``max.connections.per.ip``); one
-        whose address connects too often is closed later (Kafka's ``ConnectionQuotas``)."""
+        """Serve a connected socket, or close it: at once if its address has too many connections
+        (``max.connections.per.ip``), later if its address connects too often (``connection_creation_rate``;
+        Kafka's ``ConnectionQuotas``)."""
         if self._quotas.limits_connections and (throttle_ms := self._quotas.connected(address)):
             self._delay(peer, throttle_ms)
             return
@@ -200,7 +203,8 @@ class Sockets:
         connection.start()
 
     def _delay(self, peer: socket.socket, throttle_ms: int) -> None:
-        """Close a socket after so long: a client that is closed at once would connect again at once."""
+        """Close a socket after ``throttle_ms``: a client whose connection is closed at once would connect
+        again at once."""
         self._quotas.throttled(CONNECTION, throttle_ms)
         if len(self.delayed) >= DELAYED_MAX:
             peer.close()
@@ -215,10 +219,10 @@ class Sockets:
 
 
 class BrokerServer(Closing):
-    """A broker over the open directories of a server, which answers from ``start`` to ``stop``.
+    """A broker over the open directories of ``siltstone serve``, which answers from ``start`` to ``stop``.
 
-    ``addresses``: the advertised addresses of the listeners, with their real ports; ``broker``: what handlers
-    use.
+    ``addresses``: the advertised addresses of the listeners, with the bound port for port 0; ``broker``: what
+    handlers use; ``sockets``: its connections.
     """
 
     def __init__(
@@ -230,8 +234,9 @@ class BrokerServer(Closing):
         loop: asyncio.AbstractEventLoop | None = None,
         handlers: Mapping[int, Handler] = HANDLERS,
     ) -> None:
-        """Binds the listeners; nothing is accepted before ``start``. Raises UsageError for an address that is
-        in use, NotAllowedError in look mode."""
+        """Binds the listeners; nothing is accepted before ``start``. ``limits``, ``loop`` and ``handlers``
+        are for tests and the embedded broker: by default the limits of the settings, a new loop, all
+        handlers. Raises UsageError for an address that is in use, NotAllowedError in look mode."""
         self._loop = loop or asyncio.new_event_loop()
         self._stop_asked = asyncio.Event()
         self._thread: threading.Thread | None = None
@@ -256,8 +261,8 @@ class BrokerServer(Closing):
         self.broker.served.clients = BrokerClients(self.broker, self.sockets)
 
     def stop(self) -> None:
-        """Accept no connections, answer the parked fetches with what there is, wait for the running requests,
-        and end the thread. May be called twice."""
+        """Accept no more connections, answer the parked fetches with the records that there are, wait for the
+        running requests, and end the thread. May be called twice."""
         self.broker.served.clients = None
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_asked.set)
@@ -282,7 +287,7 @@ class BrokerServer(Closing):
         await self._stop_asked.wait()
         self.broker.purgatory.close()
         await self.sockets.finish()
-        # Closing a connection cancels its task; wait until those have ended.
+        # Closing a connection cancels the task of its request; wait until these tasks have ended.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
 

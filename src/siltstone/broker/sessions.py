@@ -3,7 +3,7 @@
 ::
 
     (session 0, epoch 0) ─► all partitions ─► response with all of them and a session's number
-    (number, epoch 1) ─► those that changed, those to forget ─► response with what is new
+    (number, epoch 1) ─► changed partitions, those to forget ─► response with what is new
     (number, epoch 2) ─► …                                      (number, epoch -1) ─► the session is closed
 
 A response of a session has a partition only if it has records or an error, or if its high watermark or log
@@ -14,12 +14,12 @@ A session also caches, for each partition, what makes the next read cheap:
 
 - its log;
 - the position of the log's end, where the next batch will begin: a read from there searches no index;
-- the view of the log at which the client knew everything. While the log still has that view, the partition is
-  not read: an idle partition costs one comparison a request.
+- the view of the log up to whose end the client has fetched. While the log still has that view, the partition
+  is not read: an idle partition costs one comparison a request.
 
-These hold segments' files open, also files that are deleted by now, which take space. So an error of a
-partition clears them, and ``release_idle`` those of a session that was not used for long: its client may have
-died.
+The position and the view hold segments' files open, also files that were deleted meanwhile, which then still
+take space. So they are cleared after an error of the partition, and by ``release_idle`` in a session that was
+not used for long: its client may have died.
 
 Everything runs in the loop's thread, except that a read in the pool writes the cached fields of its
 partitions. Corresponds to Kafka's ``FetchSession``, ``CachedPartition`` and ``FetchSessionCacheShard``;
@@ -43,7 +43,8 @@ IDLE_SECONDS: Final = 120.0
 """A session that was not used for longer holds no files open, and may be evicted; one that was in use for
 longer may be evicted for a larger one (Kafka's ``MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS``)."""
 PARTITIONS_MAX: Final = 200_000
-"""The most partitions of all sessions together: about 100 MB, not counted in the memory budget."""
+"""The most partitions of all sessions together. They take about 100 MB, which the memory budget does not
+count."""
 _INT_MAX = (1 << 31) - 1
 _Key: TypeAlias = "tuple[str | bytes, int]"
 """The name or the id of a topic, and the partition's number."""
@@ -54,9 +55,9 @@ class FetchedPartition:
     """One partition that a client fetches (Kafka's ``CachedPartition``).
 
     ``requested``: the partition's part of the request. ``topic``: the topic's name; None if the client uses
-    ``topic_id``. ``name``: the name that was looked up for the id. ``log``: the open log; None if the
-    partition cannot be read, because of the error ``code``. ``view``: the log's view at the last read.
-    ``end_position``: the position of the log's end, if the last read came to it. ``high_watermark``,
+    ``topic_id``. ``name``: the name that was looked up for the id, None before. ``log``: the open log; None
+    if it was not looked up yet, or cannot be read, because of the error ``code``. ``view``: the log's view at
+    the last read. ``end_position``: the position of the log's end, if a read came to it. ``high_watermark``,
     ``log_start_offset``: as in the last response; -1 before the first one and after an error.
     ``unchanged_view``: the view up to whose end the client has fetched; while the log still has it, there is
     nothing to send.
@@ -87,13 +88,14 @@ class FetchedPartition:
         return end if end is not None and end.offset == self.requested.fetch_offset else None
 
     def release(self) -> None:
-        """Hold no segments any more, and no log that is closed: the next read looks for them again."""
+        """Drop the references to segments, and to a log that is closed: the next read finds them again."""
         self.view = self.end_position = self.unchanged_view = None
         if self.log is not None and not self.log.is_open:
+            # Without a log there is the code of an error; the next read looks the log up, and sets both.
             self.log, self.code = None, Code.UNKNOWN_TOPIC_OR_PARTITION
 
     def request_again(self, requested: FetchPartition) -> None:
-        """The client has sent the partition again, for example with another offset."""
+        """Take the partition's part of a new request, which may have another offset."""
         self.requested, self.unchanged_view = requested, None
 
     def is_new(self, data: PartitionData) -> bool:
@@ -103,8 +105,8 @@ class FetchedPartition:
         return is_new or data.log_start_offset != self.log_start_offset
 
     def record_response(self, data: PartitionData, view: LogView | None) -> bool:
-        """Remember that ``data``, read from ``view``, is sent to the client. Returns whether the response
-        must have it: whether anything in it is new to the client."""
+        """Remember that the client knows ``data`` from now on, which was read from ``view``. Returns whether
+        anything in it is new to the client, so that the response must have it."""
         is_failed = data.error_code != Code.NONE
         is_diverging = data.diverging_epoch.epoch >= 0
         is_new = self.is_new(data)
@@ -132,6 +134,7 @@ def partitions_of(request: FetchRequest, *, by_id: bool) -> FetchedPartitions:
 
 
 def _add(partitions: FetchedPartitions, request: FetchRequest, *, by_id: bool) -> None:
+    """Add the partitions of a request, or change those that are there already."""
     for topic in request.topics:
         for requested in topic.partitions:
             key = (topic.topic_id if by_id else topic.topic, requested.partition)
@@ -146,7 +149,7 @@ def _add(partitions: FetchedPartitions, request: FetchRequest, *, by_id: bool) -
 class FetchSession:
     """One session. ``number``: its id. ``epoch``: the one that the next request must have. ``by_id``: does
     the client name topics by id? ``created``, ``last_used``: the loop's time, in seconds. ``is_released``:
-    see ``FetchSessionCache.release_idle``."""
+    has ``FetchSessionCache.release_idle`` released its partitions since it was last used?"""
 
     number: int
     by_id: bool
@@ -187,8 +190,9 @@ class FetchSessionCache:
         return len(self._sessions)
 
     def begin(self, partitions: FetchedPartitions, *, by_id: bool, slots: int, now: float) -> int:
-        """Create a session (request epoch 0). Returns its id, or 0 if all ``slots`` are taken and none may be
-        evicted: the client then continues without a session. ``now``: the loop's time, in seconds."""
+        """Create a session (request epoch 0). Returns its id, or 0 if there is no room and no session may be
+        evicted: the client then continues without a session. ``slots``: the most sessions
+        (``max.incremental.fetch.session.cache.slots``); ``now``: the loop's time, in seconds."""
         if not self._make_room(len(partitions), slots, now):
             return 0
         number = 0
@@ -203,7 +207,8 @@ class FetchSessionCache:
         """The session of an incremental request (KIP-227), changed as it says; None if that leaves no
         partition, which ends the session.
 
-        Raises RequestRefusedError: FETCH_SESSION_ID_NOT_FOUND, after which the client begins a new session;
+        Raises RequestRefusedError: FETCH_SESSION_ID_NOT_FOUND, after which the client begins a new session,
+        for an unknown session, and if the request adds partitions beyond ``PARTITIONS_MAX``;
         INVALID_FETCH_SESSION_EPOCH for another epoch than the next; FETCH_SESSION_TOPIC_ID_ERROR if the
         client now names topics by id and did not before, or the reverse.
         """
@@ -233,7 +238,7 @@ class FetchSessionCache:
         in seconds."""
         for session in self._sessions.values():
             if now - session.last_used <= IDLE_SECONDS:
-                return
+                return  # all sessions behind it were used later
             if not session.is_released:
                 session.is_released = True
                 for partition in session.partitions.values():
@@ -272,4 +277,5 @@ class FetchSessionCache:
 
 
 def _next_epoch(epoch: int) -> int:
+    """The epoch of the next request. After the largest int32 follows 1, since 0 begins a new session."""
     return epoch + 1 if epoch < _INT_MAX else 1

@@ -41,16 +41,17 @@ if TYPE_CHECKING:
     from siltstone.broker.request_context import RequestContext
 
 THREADS = 4
-"""Threads of the pool (Kafka's ``num.io.threads``). Compiled kernels and system calls release the
-interpreter's lock, so the pool's threads run beside the loop's."""
+"""Threads of the pool (Kafka's ``num.io.threads``). Compiled kernels and system calls release Python's
+interpreter lock, so the pool's threads run beside the loop's."""
 MANY_PARTITIONS = 200
 """A request with more partitions takes over a millisecond, so the pool answers it."""
 Result = TypeVar("Result")
 
 
 def load_kernels(is_needed: Callable[[], bool] = lambda: True) -> None:
-    """Load the compiled functions that validate and scan batches, by one call of each for each codec, as long
-    as ``is_needed``. Loading takes a second, during which the first request would block the loop's thread."""
+    """Load the compiled functions that validate and scan batches, by a call of each function for each codec,
+    until ``is_needed`` returns False. Loading takes a second, for which the first request would block the
+    loop's thread otherwise."""
     for codec in CODECS:
         if not is_needed():
             return
@@ -61,8 +62,9 @@ def load_kernels(is_needed: Callable[[], bool] = lambda: True) -> None:
 
 class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
-    ``cluster_id``: those in ``meta.properties``; ``purgatory``, ``fetch_turns`` and ``fetch_sessions``: the
-    parked fetches, those that wait for their turn, and the fetch sessions, for the loop's thread only;
+    ``cluster_id``: those in ``meta.properties``, else 0 and ""; ``purgatory``, ``fetch_turns`` and
+    ``fetch_sessions``: the parked fetches, the fetches that wait for their turn, and the fetch sessions, all
+    for the loop's thread only;
     ``counts``: the counters of requests and topics; ``quotas``: the quotas in force and what clients have
     used of them.
     """
@@ -83,7 +85,8 @@ class Broker(Closing):
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="siltstone-broker")
         self._is_closed = False
         self._kernels = self._pool.submit(load_kernels, lambda: not self._is_closed)
-        # Filled now, not by a request: the id of each topic that a Kafka has made is in a file of its own.
+        # This fills a cache before a request needs it: the ids of topics that a Kafka has created are in a
+        # file of each topic.
         self._pool.submit(lambda: self.manager.topics.ids)
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self.manager.when_deleted = self._forget_log
@@ -111,21 +114,23 @@ class Broker(Closing):
                 reason = f"the log is not served: {log.offline or 'it is closed'}"
                 raise StorageError(reason, path=str(log.topic_partition))
             self._logs[topic, partition] = log
-            if not log.is_open:  # deleted just now: perhaps before it was stored
+            # The log may have been deleted before it was stored here: then ``when_deleted`` came too early.
+            if not log.is_open:
                 self._forget_log(TopicPartition(topic, partition))
         return log
 
     def _forget_log(self, topic_partition: TopicPartition) -> None:
-        """Forget a deleted log: as long as its object exists, its files are open, and take space."""
+        """Forget a deleted log: as long as its object exists, its files stay open, and take space."""
         self._logs.pop((topic_partition.topic, topic_partition.partition), None)
 
     def when_loaded(self, function: Callable[[], object]) -> None:
-        """Call a function when the kernels are loaded, in a thread of the pool, or now if they are."""
+        """Call a function in a thread of the pool once the kernels are loaded, or at once, in this thread, if
+        they are."""
         self._kernels.add_done_callback(lambda _: function())
 
     def note_failure(self, log: PartitionLog) -> None:
-        """Call this after a failed append: if the log went offline by it (its disk failed), its directory is
-        taken offline at once. In any thread."""
+        """Call this after a failed append, in any thread: if the log went offline (its disk failed), a thread
+        of the pool takes its directory offline."""
         if log.offline is not None:
             self._pool.submit(self.manager.upkeep.take_failed_offline)
 
