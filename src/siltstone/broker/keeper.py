@@ -333,10 +333,11 @@ def _answer(channel: Channel, brokers: _Brokers) -> None:
     if asked.method == "start":
         start = msgspec.convert(asked.arguments, BrokerStart)
         with socket.socket(fileno=descriptors[0]) as end:
+            keeper = os.getpid()
             pid = os.fork()
             if not pid:
                 channel.close()
-                _be_a_broker(Channel(end), start)
+                _be_a_broker(Channel(end), start, keeper)
         brokers.children.add(pid)
         if start.is_temporary:
             brokers.temporary.add(str(Path(start.directory).parent))
@@ -347,12 +348,12 @@ def _answer(channel: Channel, brokers: _Brokers) -> None:
         channel.answer(True)
 
 
-def _be_a_broker(channel: Channel, start: BrokerStart) -> NoReturn:
+def _be_a_broker(channel: Channel, start: BrokerStart, keeper: int) -> NoReturn:
     """Be a broker, in a child of the keeper, until the program calls ``close`` or ends. Then the process
-    ends."""
+    ends. ``keeper``: the keeper's process id."""
     status = 1
     try:
-        _die_with(os.getppid())
+        _die_with(keeper)
         channel.receive(CalledMethod)  # ``started``, of ``Keeper.start``: it is answered below
         clock = SystemClock() if start.time_ms is None else ManualClock(start.time_ms)
         try:
