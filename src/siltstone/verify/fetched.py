@@ -113,7 +113,7 @@ class FetchedCheck:
             self._check_records(window, valid[part])
 
     def continue_at(self, start: int) -> None:
-        """The log starts there now, beyond the batches that were checked."""
+        """Continue at ``start``, where the log begins now: records that were not checked yet were deleted."""
         self.findings.notes.append(f"the log start moved to offset {start} while the log was read")
         self._start = start
 
