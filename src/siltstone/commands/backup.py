@@ -511,13 +511,13 @@ _RESTORE_EARLIER = "restore an earlier backup"
 
 def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
     def chunk(name: str) -> bytes:
-        where = chunk_path(source, name)
+        stored_path = chunk_path(source, name)
         try:
-            data = files.read_bytes(where, backup_format.CHUNK_BYTES + 1)
+            data = files.read_bytes(stored_path, backup_format.CHUNK_BYTES + 1)
         except FileNotFoundError:
-            raise CheckFailedError("a chunk is missing", path=where, advice=_RESTORE_EARLIER) from None
+            raise CheckFailedError("a chunk is missing", path=stored_path, advice=_RESTORE_EARLIER) from None
         if hashlib.sha256(data).hexdigest() != name:
-            raise CheckFailedError("a chunk is damaged", path=where, advice=_RESTORE_EARLIER)
+            raise CheckFailedError("a chunk is damaged", path=stored_path, advice=_RESTORE_EARLIER)
         return data
 
     with files.Writer(path, permissions=file.mode & 0o777) as writer, ThreadPoolExecutor(THREADS) as pool:

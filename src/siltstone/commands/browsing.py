@@ -295,7 +295,7 @@ def check_query(topic: BrowsedTopic, query: RecordQuery) -> None:
 
 
 def _problem(query: RecordQuery) -> tuple[str, str] | None:
-    """(what is wrong with a query, what to do)."""
+    """(what is wrong with a query, what to do); None if nothing is wrong."""
     if query.view not in RECORDS_VIEWS:
         return f"{query.view!r} is no view", f"it is one of {', '.join(RECORDS_VIEWS)}"
     if query.isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -341,8 +341,9 @@ def chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLo
 
 
 class _Range(NamedTuple):
-    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: of the
-    view *compacted*, see ``CompactedReader``; -1 before it was opened."""
+    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: in the
+    view *compacted*, the offset from which the log itself is read, not the ledger (``CompactedReader``); -1
+    before the first read."""
 
     low: int
     high: int
@@ -528,7 +529,8 @@ class _Scan:
     def head(self) -> _Match | None:
         """The next match; None at the end, or if the budget is over before one is found.
 
-        One read is always done, so each request comes further in every partition that it waits for.
+        One read is always done, so that each request makes progress in every partition whose next match it
+        needs.
         """
         while not self._matches and self.rest.low < self.rest.high:
             if self._has_read and self._budget.is_over:
@@ -545,7 +547,7 @@ class _Scan:
         self._matches.popleft()
 
     def left(self) -> _Range:
-        """The ranges that are left to read, from the head on."""
+        """The range that is left to read, from the head on."""
         if not self._matches:
             return self.rest
         offset = self._matches[0].offset
@@ -594,6 +596,7 @@ class _Scan:
             self.rest = _Range(low, low)
             return
         self._matches.extend(reversed(matches))
+        # A full deque has dropped older matches of this block: the next page finds them again.
         self.rest = _Range(low, matches[0].offset if len(matches) == limit else start)
 
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:

@@ -70,7 +70,8 @@ class ApiRequests:
 
 
 class Clients(Protocol):
-    """Implemented by the broker (``Served.clients``). All methods may be called from any thread."""
+    """What the server's broker tells of its clients (``Served.clients``); ``broker`` implements it. All
+    methods may be called from any thread."""
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""

@@ -236,7 +236,7 @@ def directories(served: Served) -> list[DirectoryRow]:
 
 
 def was_stopped_cleanly(path: str) -> bool:
-    """Has the last process closed the directory in order? False also if it cannot be read."""
+    """Has the last process closed the directory cleanly? False also if it cannot be read."""
     with contextlib.suppress(OSError):
         return files.exists(Path(path) / CLEAN_SHUTDOWN)
     return False
