@@ -237,7 +237,8 @@ class RecordPage:
 
 
 class Budget:
-    """The bytes and the time that one request may take."""
+    """The bytes and the time that one request may take. ``spent``: the bytes that were read so far; the
+    code that reads adds to it."""
 
     def __init__(self, read_bytes: int = READ_BYTES, seconds: float = READ_SECONDS) -> None:
         self._bytes, self._until, self.spent = read_bytes, time.monotonic() + seconds, 0
@@ -579,7 +580,7 @@ class _Scan:
         self.rest = self.rest._replace(low=min(low, self.rest.high))
 
     def _read_block_before(self) -> None:
-        """Read the block that ends where the rest ends, and put its matches behind those that are there."""
+        """Read the block that ends at the end of ``rest``, and append its matches, the newest first."""
         # Retention may have removed the first records since the page before.
         low, high = max(self.rest.low, self.log.log_start_offset), self.rest.high
         if low >= high:
@@ -746,7 +747,8 @@ def _read_page(
     keys: Mapping[int, LatestKeys],
     budget: Budget,
 ) -> _PageRead:
-    """The records of a page: of all partitions' next records the one that comes first, again and again."""
+    """The records of a page: repeatedly the first, in the order of the query, of all partitions' next
+    ones."""
     limit = min(query.limit, query.limit if position.records_left is None else position.records_left)
     block_bytes = max(
         min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK_BYTES

@@ -655,7 +655,7 @@ class Cataloguer(Closing):
             return self.current
 
     def outline(self) -> Catalogue:
-        """A catalogue of the names alone, which is there long before all files are read. Raises
+        """A catalogue of the names alone, which is ready long before all files are read. Raises
         SiltstoneError, OSError."""
         with self._lock:
             self.current = self._catalogue_of(self._watch.outline(), time.monotonic(), figures=SlowFigures())

@@ -1,5 +1,5 @@
-"""Queries of the console and the REST API to a ``Served``, beside the catalogue: records, segments, groups,
-directories, savings, changes. They change nothing."""
+"""Queries of the console and the REST API to the directories of a server (``Served``), besides the catalogue:
+records, segments, groups, directories, savings, changes. They change nothing."""
 
 from __future__ import annotations
 

@@ -342,7 +342,7 @@ class Fleet:
         return next((result.engine for result in self.results if result.engine is not None), None)
 
     def _refuse_outputs(self) -> None:
-        """Raises UsageError for outputs that are there already, or inside a broker's log directory."""
+        """Raises UsageError for outputs that exist already, or inside a broker's log directory."""
         directories = {key: path for broker in self.brokers for key, path in broker.directories.items()}
         cleaning.refuse_outputs_inside(self._request, directories)
         self._refuse_nested_copies()

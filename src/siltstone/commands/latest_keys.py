@@ -113,8 +113,8 @@ class LastRecords:
     def holds(self, offsets: Int64) -> Flags:
         """Is the record of each offset the last of its key? False outside of the range."""
         is_inside = (offsets >= self.start) & (offsets < self.end)
-        at = offsets[is_inside] - self.start
-        is_inside[is_inside] = self.bits[at >> 3] & (128 >> (at & 7)) != 0
+        index = offsets[is_inside] - self.start
+        is_inside[is_inside] = self.bits[index >> 3] & (128 >> (index & 7)) != 0
         return np.asarray(is_inside)
 
 
@@ -293,12 +293,12 @@ class LatestKeys:
         hashes, _ = hashes_of(columns, rows, self._hash_key)
         is_latest, bucket_of = np.ones(len(rows), np.bool_), hashes >> np.uint64(64 - _BUCKET_BITS)
         for number, (known, offsets) in enumerate(self._buckets):
-            at = np.flatnonzero(bucket_of == number)
-            if len(at) and len(known):
-                entries = np.minimum(np.searchsorted(known, hashes[at]), len(known) - 1)
+            in_bucket = np.flatnonzero(bucket_of == number)
+            if len(in_bucket) and len(known):
+                entries = np.minimum(np.searchsorted(known, hashes[in_bucket]), len(known) - 1)
                 # A key that is not known has no record above ``base``: its one record below is the last.
-                is_known = known[entries] == hashes[at]
-                is_latest[at] = ~is_known | (offsets[entries] == columns.offset[rows[at]])
+                is_known = known[entries] == hashes[in_bucket]
+                is_latest[in_bucket] = ~is_known | (offsets[entries] == columns.offset[rows[in_bucket]])
         return np.asarray(rows[is_latest])
 
 
@@ -365,8 +365,8 @@ def _mark_share(
     if log.view.truncations != last_records.truncations:
         return False
     for offsets in keys.offsets():
-        at = offsets - last_records.start
-        np.bitwise_or.at(last_records.bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
+        index = offsets - last_records.start
+        np.bitwise_or.at(last_records.bits, index >> 3, (128 >> (index & 7)).astype(np.uint8))
     return True
 
 

@@ -90,8 +90,8 @@ class ReadBack:
 
 
 class Admin(Protocol):
-    """A cluster. All methods raise BrokerRefusedError, after which nothing has changed, and
-    BrokerUnreachableError, after which it may have."""
+    """The requests that a run makes to a cluster. All methods raise BrokerRefusedError, after which nothing
+    has changed, and BrokerUnreachableError, after which it may have."""
 
     def cluster_id(self) -> str:
         """The cluster's id."""

@@ -314,7 +314,7 @@ class RemoteBroker:
         return number, [setting for setting in _effective(entries) if everything or setting.source != default]
 
     def broker_id(self) -> str:
-        """The number of the one broker, or of the first. Raises BrokerUnreachableError."""
+        """The lowest broker id of the cluster. Raises BrokerUnreachableError."""
         with translated_errors():
             return str(min(self.client.list_topics(timeout=ANSWER_SECONDS).brokers))
 

@@ -129,7 +129,7 @@ def follow(
     topic: BrowsedTopic, query: RecordQuery, position: str | None = None, **options: Unpack[FollowOptions]
 ) -> AsyncIterator[StreamEvent]:
     """Send the records after ``position`` as events. Without a position the stream begins at the start of the
-    query; without that one, too, it sends all records of the view *compacted*, and only new records of the
+    query; without a start, it sends all records of the view *compacted*, and only new records of the
     view *log*. Raises UsageError, and what ``browse`` raises."""
     return follow_rendered(topic, query, lambda event: event, position, **options)
 

@@ -179,6 +179,7 @@ class _FirstBatch(NamedTuple):
 def _first_batch(view: LogView, offset: int) -> _FirstBatch:
     """The batch at the first offset of a transaction; ``delete-records`` may have removed it. Raises
     CorruptRecordError, OSError."""
+    # A transaction may begin above the high watermark, at which ``fetch.read`` would end.
     whole = view._replace(high_watermark=view.log_end_offset)
     fetched = fetch.read(whole, max(offset, view.log_start_offset), 1)
     if fetched.slice is None or fetched.segment is None:

@@ -677,7 +677,7 @@ def _ledger_ns(path: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicRules:
     """What the settings of a topic say of all its logs: the fields of ``WatchedLog`` and ``LogState``.
-    ``refusal``: why the logs are skipped without a look at their files, None if they are not."""
+    ``refusal``: why the logs are skipped without reading their files, None if they are not."""
 
     config: Config | None
     refused: str | None

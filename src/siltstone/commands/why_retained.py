@@ -293,7 +293,7 @@ def _supersedes(conditions: CleaningConditions, offset: int) -> bool:
 
 
 def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None) -> Blocker | None:
-    """The cause that holds a record back, or the one that supersedes it."""
+    """The cause that holds back a record, or the record that supersedes it; None if neither is held back."""
     blocker = conditions.blocker_of(max(offset, superseder or 0))
     if blocker is not None and superseder is not None and offset < blocker.offset:
         sentence = blocker.sentence.replace("it is ", f"offset {superseder} is ", 1)

@@ -114,7 +114,7 @@ class AfterStream:
 
     The offsets of its batches must ascend within [the segment's base offset, ``end``). ``batch_limit``: how
     many bytes one batch may decompress to. The first batch that breaks a rule is a problem in ``findings``
-    and ends the stream; so is a file that cannot be read, or is not the one that was listed.
+    and ends the stream; so is a file that cannot be read, or has changed since it was listed.
     """
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:

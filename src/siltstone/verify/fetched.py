@@ -5,7 +5,8 @@ place in the log::
 
     checksum ─► records: codec, sizes, count ─► offsets rise, log start to high watermark ─► times
 
-Segments, indexes, checkpoints and snapshots are not seen, nor whether the last value of each key is there.
+The check sees no segments, indexes, checkpoints and snapshots, nor whether the log still has the last value
+of each key.
 """
 
 from __future__ import annotations

@@ -232,9 +232,9 @@ def open_sides(
     for path in (*before, *after):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
-    places = {files.stat(path).device_and_inode for path in before}
+    before_identities = {files.stat(path).device_and_inode for path in before}
     for path in after:
-        if files.stat(path).device_and_inode in places:
+        if files.stat(path).device_and_inode in before_identities:
             raise UsageError("BEFORE and AFTER are one directory", path=path, advice=_COPY_ADVICE)
     new = _directory_sides(after)
     runs = {path: kept for path in before if (kept := _kept_logs(path))}
