@@ -341,7 +341,7 @@ def _run_cleaner(
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
     """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
     an error, removes what the run staged, and writes what was done to the history and to the audit. After an
-    interrupt (Ctrl-C) it writes no audit, since that reads every file."""
+    interrupt (Ctrl-C, SIGTERM) it writes no audit, since that reads every file."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
