@@ -2,8 +2,9 @@
 
 ::
 
-    check ─► If-Match ─► intent on disk ─► change ─► outcome
-    check ─► intent on disk ─► job waits ─► outcome    … and the job's own intent ─► change ─► outcome
+    a change   If-Match, checks ─► intent on disk ─► change ─► outcome
+    a job      checks ─► intent on disk ─► job is queued ─► outcome
+                                              └ when it runs: intent on disk ─► change ─► outcome
 
 If a check fails or the audit log cannot be written, nothing is changed. A change happens under the
 manager's lock for topics, so what was checked is what is changed.
@@ -181,6 +182,7 @@ def delete_topic(
         count = len(description.partitions)
         before = {"id": description.topic_id, "partitions": count, "config": dict(description.config)}
         with served.opened_changes().recorded(actor, "delete", name, before=before):
+            # A pause would stay, and apply to a topic of this name that is created later.
             for number in description.partitions:
                 served.opened_cleaner().resume(TopicPartition(name, number))
             manager.topics.delete(name)
@@ -255,7 +257,7 @@ def _submit(served: Served, actor: Actor, kind: str, target: str, work: Work) ->
 
 
 def cancel_job(served: Served, actor: Actor, job_id: str) -> BackgroundJob:
-    """Cancel a job: one that waits at once, one that runs at its next check. In look mode, where all jobs are
+    """Cancel a job: at once if it waits, at its next check if it runs. In look mode, where all jobs are
     dry runs, there is no audit log. Raises UnknownJobError, StorageError."""
     served.jobs.get(job_id)
     if served.changes is None:

@@ -258,13 +258,13 @@ class _Backup:
     def _directory(
         self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
     ) -> BackedUpDirectory:
-        """A locked log directory, whose files do not change."""
+        """Back up a locked log directory, whose files do not change."""
         return BackedUpDirectory(path=str(root), folders=tuple(folders), files=self._files(root, statuses))
 
     def _live_directory(
         self, root: Path, folders: Sequence[str], statuses: Mapping[str, files.FileStat]
     ) -> BackedUpDirectory:
-        """A log directory of a running broker: its checkpoints first, then each of its partitions."""
+        """Back up a log directory of a running broker: its checkpoints first, then each of its partitions."""
         top = [name for name in statuses if "/" not in name and not self._is_left_out(name)]
         backed_up = [file for name in top if (file := self._live_file(root, name)) is not None]
         listed = list[str]()
@@ -275,8 +275,8 @@ class _Backup:
         return BackedUpDirectory(path=str(root), folders=tuple(listed), files=tuple(backed_up))
 
     def _live_file(self, root: Path, name: str) -> BackedUpFile | None:
-        """A file beside the partitions, such as a checkpoint, which a running broker replaces every few
-        seconds. Copies it again until it has not changed during the copy. None if it was removed."""
+        """Back up a file beside the partitions, such as a checkpoint, which a running broker replaces every
+        few seconds. Copies it again until it has not changed during the copy. None if it was removed."""
         for _ in range(LIVE_ATTEMPTS):
             try:
                 with contextlib.suppress(SourceChangedError):
@@ -294,7 +294,7 @@ class _Backup:
         )
 
     def _files(self, root: Path, statuses: Mapping[str, files.FileStat]) -> tuple[BackedUpFile, ...]:
-        """The files of a listing, without those that are left out."""
+        """Back up the files of a listing, without those that are left out."""
         return tuple(
             self._file(root, name, status)
             for name, status in sorted(statuses.items())
@@ -308,8 +308,8 @@ class _Backup:
         return self._request.is_live and base == CLEAN_SHUTDOWN
 
     def _live_folder(self, root: Path, folder: str) -> tuple[list[str], tuple[BackedUpFile, ...]]:
-        """(The folder and those below it, their files) of a partition of a running broker. Copies it again
-        until nothing but its last segment has changed during the copy."""
+        """Back up a partition of a running broker; returns (its folder and those below, their files). Copies
+        it again until nothing but its last segment has changed during the copy."""
         done_bytes = self._done_bytes
         for _ in range(LIVE_ATTEMPTS):
             self._done_bytes = done_bytes
@@ -328,7 +328,8 @@ class _Backup:
         )
 
     def _file(self, root: Path, name: str, status: files.FileStat) -> BackedUpFile:
-        """A file with its chunks: those of the last backup if it is the same, else they are read and put."""
+        """Back up one file. Its chunks are those of the last backup if it is the same; else they are read and
+        put."""
         before = self._backed_up.get((str(root), name))
         # A store may not say when an object was modified (0): then nothing shows that a file is the same.
         if (
@@ -511,13 +512,13 @@ _RESTORE_EARLIER = "restore an earlier backup"
 
 def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
     def chunk(name: str) -> bytes:
-        where = chunk_path(source, name)
+        stored_path = chunk_path(source, name)
         try:
-            data = files.read_bytes(where, backup_format.CHUNK_BYTES + 1)
+            data = files.read_bytes(stored_path, backup_format.CHUNK_BYTES + 1)
         except FileNotFoundError:
-            raise CheckFailedError("a chunk is missing", path=where, advice=_RESTORE_EARLIER) from None
+            raise CheckFailedError("a chunk is missing", path=stored_path, advice=_RESTORE_EARLIER) from None
         if hashlib.sha256(data).hexdigest() != name:
-            raise CheckFailedError("a chunk is damaged", path=where, advice=_RESTORE_EARLIER)
+            raise CheckFailedError("a chunk is damaged", path=stored_path, advice=_RESTORE_EARLIER)
         return data
 
     with files.Writer(path, permissions=file.mode & 0o777) as writer, ThreadPoolExecutor(THREADS) as pool:

@@ -219,7 +219,7 @@ def alter_dynamic(
 
 
 def restart(served: Served, actor: Actor) -> None:
-    """Ask the process to close its directories in order, read ``server.properties`` and open them again. The
+    """Ask the process to close its directories cleanly, read ``server.properties`` and open them again. The
     outcome is recorded after that. Raises UsageError if the file is invalid, or has listeners or users that
     cannot be used: the process would end; StorageError, OSError."""
     if served.options.properties is not None:

@@ -237,7 +237,8 @@ class RecordPage:
 
 
 class Budget:
-    """The bytes and the time that one request may take."""
+    """The bytes and the time that one request may take. ``spent``: the bytes that were read so far; the
+    code that reads adds to it."""
 
     def __init__(self, read_bytes: int = READ_BYTES, seconds: float = READ_SECONDS) -> None:
         self._bytes, self._until, self.spent = read_bytes, time.monotonic() + seconds, 0
@@ -295,7 +296,7 @@ def check_query(topic: BrowsedTopic, query: RecordQuery) -> None:
 
 
 def _problem(query: RecordQuery) -> tuple[str, str] | None:
-    """(what is wrong with a query, what to do)."""
+    """(what is wrong with a query, what to do); None if nothing is wrong."""
     if query.view not in RECORDS_VIEWS:
         return f"{query.view!r} is no view", f"it is one of {', '.join(RECORDS_VIEWS)}"
     if query.isolation not in (READ_UNCOMMITTED, READ_COMMITTED):
@@ -341,8 +342,9 @@ def chosen_logs(topic: BrowsedTopic, query: RecordQuery) -> dict[int, ReadableLo
 
 
 class _Range(NamedTuple):
-    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: of the
-    view *compacted*, see ``CompactedReader``; -1 before it was opened."""
+    """Offsets of a partition that are left to read: ``low`` to ``high`` (exclusive). ``log_from``: in the
+    view *compacted*, the offset from which the log itself is read, not the ledger (``CompactedReader``); -1
+    before the first read."""
 
     low: int
     high: int
@@ -528,7 +530,8 @@ class _Scan:
     def head(self) -> _Match | None:
         """The next match; None at the end, or if the budget is over before one is found.
 
-        One read is always done, so each request comes further in every partition that it waits for.
+        One read is always done, so that each request makes progress in every partition whose next match it
+        needs.
         """
         while not self._matches and self.rest.low < self.rest.high:
             if self._has_read and self._budget.is_over:
@@ -545,7 +548,7 @@ class _Scan:
         self._matches.popleft()
 
     def left(self) -> _Range:
-        """The ranges that are left to read, from the head on."""
+        """The range that is left to read, from the head on."""
         if not self._matches:
             return self.rest
         offset = self._matches[0].offset
@@ -577,7 +580,7 @@ class _Scan:
         self.rest = self.rest._replace(low=min(low, self.rest.high))
 
     def _read_block_before(self) -> None:
-        """Read the block that ends where the rest ends, and put its matches behind those that are there."""
+        """Read the block that ends at the end of ``rest``, and append its matches, the newest first."""
         # Retention may have removed the first records since the page before.
         low, high = max(self.rest.low, self.log.log_start_offset), self.rest.high
         if low >= high:
@@ -594,6 +597,7 @@ class _Scan:
             self.rest = _Range(low, low)
             return
         self._matches.extend(reversed(matches))
+        # A full deque has dropped older matches of this block: the next page finds them again.
         self.rest = _Range(low, matches[0].offset if len(matches) == limit else start)
 
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
@@ -743,7 +747,8 @@ def _read_page(
     keys: Mapping[int, LatestKeys],
     budget: Budget,
 ) -> _PageRead:
-    """The records of a page: of all partitions' next records the one that comes first, again and again."""
+    """The records of a page: repeatedly the first, in the order of the query, of all partitions' next
+    ones."""
     limit = min(query.limit, query.limit if position.records_left is None else position.records_left)
     block_bytes = max(
         min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK_BYTES

@@ -264,7 +264,7 @@ class Catalogue:
         of_logs, count = self._log_columns, len(self.names)
         topic = of_logs["topic"]
         state = np.full(count, _CODE[SKIPPED], np.int8)
-        np.minimum.at(state, topic, of_logs["state"])
+        np.minimum.at(state, topic, of_logs["state"])  # the most urgent: ``STATES`` begins with it
         last_cleaning = np.full(count, UNKNOWN, np.int64)
         np.maximum.at(last_cleaning, topic, of_logs["last_cleaning_ms"])
         return {
@@ -346,7 +346,7 @@ class Catalogue:
     @cached_property
     def _setting_rows(self) -> list[tuple[str, int, int, float]]:
         """(policy, retention.ms, retention.bytes, min.cleanable.dirty.ratio) of each topic: "" and -2 where
-        they are not known."""
+        they are not known (-1 is a value: unlimited)."""
         known: dict[int, tuple[str, int, int, float]] = {}
         rows = list[tuple[str, int, int, float]]()
         for name in self.names:
@@ -376,7 +376,7 @@ class Catalogue:
 
     @cached_property
     def _first_rows(self) -> Numbers:
-        """Where the partitions of each topic begin, and the end."""
+        """The first row of each topic's partitions; the last entry is the number of all rows."""
         edges = np.searchsorted(self._log_columns["topic"], np.arange(len(self.names) + 1))
         return edges.astype(np.int64)
 
@@ -655,7 +655,8 @@ class Cataloguer(Closing):
             return self.current
 
     def outline(self) -> Catalogue:
-        """The names alone, which are there long before all files are read. Raises SiltstoneError, OSError."""
+        """A catalogue of the names alone, which is ready long before all files are read. Raises
+        SiltstoneError, OSError."""
         with self._lock:
             self.current = self._catalogue_of(self._watch.outline(), time.monotonic(), figures=SlowFigures())
             return self.current

@@ -319,11 +319,12 @@ def clean(
         make_engine = engine or _engine_for(request, states)
         engine_of_run = functools.cache(lambda: make_engine(request, progress))
         if isinstance(destination, StoredCopy):
+            # The cache is empty until the first call, which starts the engine.
             destination.engine = lambda: engine_of_run() if engine_of_run.cache_info().currsize else None
             destination.start_engine = engine_of_run
         cleaner = _cleaner(request, destination, engine_of_run, progress)
         results, excluded = _run_cleaner(cleaner, destination, audit, request.plan_options(now_ms))
-        # The first call starts the engine; there was none if there was nothing to clean.
+        # No engine was started if there was nothing to clean.
         was_started = engine_of_run.cache_info().currsize > 0
         engine_name = _engine_name(engine_of_run()) if was_started else None
         policies = replace(policies, notes=(*policies.notes, *tiered_notes(states)))
@@ -339,8 +340,8 @@ def _run_cleaner(
     cleaner: Cleaner, destination: Destination, audit: _Audit, options: PlanOptions
 ) -> tuple[list[LogResult], Mapping[Path, str]]:
     """Clean and commit; returns the results, and the paths that a cleaned copy lacks, with the reasons. After
-    an error, removes what the run staged, and writes to the history what was done, and to the audit, which
-    an interrupt leaves no time for: it reads every file."""
+    an error, removes what the run staged, and writes what was done to the history and to the audit. After an
+    interrupt (Ctrl-C, SIGTERM) it writes no audit, since that reads every file."""
     try:
         return cleaner.run(audit.states, options), destination.commit_run()
     except BaseException as error:
@@ -579,21 +580,22 @@ def refuse_outputs_inside(request: CleanRequest, directories: Mapping[tuple[int,
     }
     for flag, path in outputs.items():
         if path is not None and files.is_object(path):
-            inside = [other for other in directories.values() if _is_in_bucket(path, other)]
+            inside = [other for other in directories.values() if _is_in_stored_directory(path, other)]
             if inside:
                 reason = f"{flag}: the path is inside {inside[0]}"
                 raise UsageError(reason, path=path, advice="pass another path")
             continue
-        place = None if path is None else files.resolved(path)
-        there = [] if place is None else list(filter(files.exists, (place, *place.parents)))
-        for key in [files.stat(folder).device_and_inode for folder in there]:
+        resolved = None if path is None else files.resolved(path)
+        existing = [] if resolved is None else list(filter(files.exists, (resolved, *resolved.parents)))
+        for key in [files.stat(folder).device_and_inode for folder in existing]:
             if key in directories:
                 reason = f"{flag}: the path is in {directories[key]}, and no broker would start with it"
                 raise UsageError(reason, path=path, advice="pass another path")
 
 
-def _is_in_bucket(path: Path, directory: Path) -> bool:
-    """Is an object's path inside a directory of objects? That of a restore point has only its own."""
+def _is_in_stored_directory(path: Path, directory: Path) -> bool:
+    """Is ``path`` inside ``directory``, both in an object store? Nothing is inside a restore point, which as
+    a directory shows only the files that it lists."""
     if not files.is_object(directory) or files.is_in_restore_point(directory):
         return False
     return files.is_below(path, directory)

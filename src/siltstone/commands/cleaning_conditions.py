@@ -111,7 +111,7 @@ class CleaningConditions:
     def blockers(self) -> list[Blocker]:
         """Why records cannot be cleaned yet, each reason from a segment's base on. The first that holds for a
         record is shown."""
-        return [*self._active(), *self._unreplicated(), *self._within_min_lag(), *self._other_bounds()]
+        return [*self._active(), *self._uncommitted(), *self._within_min_lag(), *self._other_bounds()]
 
     def blocker_of(self, offset: int) -> Blocker | None:
         """Why the record at ``offset`` cannot be cleaned yet; None if it is in the cleanable range."""
@@ -135,7 +135,7 @@ class CleaningConditions:
         )
         return [Blocker(code=ACTIVE_SEGMENT, offset=active.base_offset, sentence=sentence, until_ms=at_ms)]
 
-    def _unreplicated(self) -> list[Blocker]:
+    def _uncommitted(self) -> list[Blocker]:
         view, blockers = self.log.view, list[Blocker]()
         if view.high_watermark < view.log_end_offset:
             sentence = f"records from offset {view.high_watermark}, the high watermark, on are not replicated"

@@ -1,7 +1,7 @@
 """The clients of a server's broker: their connections, their requests by API, and the broker's metrics.
 
-The broker fills this, as ``Served.clients``; the console, REST and ``/metrics`` read it. A server without a
-broker has none.
+The broker implements ``Clients``; the console, REST and ``/metrics`` read it as ``Served.clients``, which is
+None in a server without a broker.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class ApiRequests:
 
 
 class Clients(Protocol):
-    """Implemented by the broker (``Served.clients``). All methods may be called from any thread."""
+    """What the server's broker tells of its clients (``Served.clients``); ``broker`` implements it. All
+    methods may be called from any thread."""
 
     def connections(self) -> list[ClientConnection]:
         """The open connections, the oldest first."""

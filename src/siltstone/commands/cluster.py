@@ -1,5 +1,6 @@
-"""A ``Served`` as a cluster of one broker, as Kafka's REST proxy describes one: identity, topics, partitions,
-replicas, offsets. Works on open directories and in look mode; changes nothing."""
+"""The directories of a server (``Served``) as a cluster of one broker, in the terms of Kafka's REST proxy:
+identity, topics, partitions, replicas, offsets. Works on open directories and in look mode; changes
+nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Queries of the console and the REST API to a ``Served``, beside the catalogue: records, segments, groups,
-directories, savings, changes. They change nothing."""
+"""Queries of the console and the REST API to the directories of a server (``Served``), besides the catalogue:
+records, segments, groups, directories, savings, changes. They change nothing."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def directories(served: Served) -> list[DirectoryRow]:
 
 
 def was_stopped_cleanly(path: str) -> bool:
-    """Has the last process closed the directory in order? False also if it cannot be read."""
+    """Has the last process closed the directory cleanly? False also if it cannot be read."""
     with contextlib.suppress(OSError):
         return files.exists(Path(path) / CLEAN_SHUTDOWN)
     return False

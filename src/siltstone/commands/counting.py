@@ -242,7 +242,7 @@ def _segment_files(log: ReadableLog | Path) -> list[_SegmentFile]:
         directories = [log] * len(sizes)
     else:
         view = log.view
-        sizes = [(segment.base_offset, view.size_of(at)) for at, segment in enumerate(view.segments)]
+        sizes = [(segment.base_offset, view.size_of(index)) for index, segment in enumerate(view.segments)]
         directories = [Path(segment.directory) for segment in view.segments]
     return [
         _SegmentFile(
@@ -263,7 +263,7 @@ def _count(file: _SegmentFile, cached: _CachedCounts | None) -> _CachedCounts:
     has_message_sets = False
     with files.Reader(file.path) as reader:
         inode = reader.stat.inode
-        if cached is not None and cached.inode != inode:
+        if cached is not None and cached.inode != inode:  # replaced since ``cached`` was looked up
             return _count(file, None)
         try:
             for batches in batch_headers(reader, start=end, end=file.size):

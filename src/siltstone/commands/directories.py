@@ -137,7 +137,7 @@ class Snapshot:
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
         if metadata_from is not None:
-            self._metadata = metadata_from._metadata
+            self._metadata = metadata_from._metadata  # a cached property, which is not read again then
         self.paths = tuple(paths)
         self.broker = broker
         self.directories = open_directories(paths, lock=False) if directories is None else directories
@@ -368,7 +368,8 @@ class Snapshot:
         """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
         own = self.registry.topics.get(topic)
         if own is None or DECOMPRESSION_LIMIT_SETTING not in own.config:
-            return self.broker.integer(DECOMPRESSION_LIMIT_SETTING)  # asked for each log of a directory
+            # Without making a Config: this is the usual case, and there may be 100,000 logs.
+            return self.broker.integer(DECOMPRESSION_LIMIT_SETTING)
         settings = TopicSettings(registered=self.registry.topics, broker=self.broker)
         try:
             return settings.config_of(topic).integer(DECOMPRESSION_LIMIT_SETTING)

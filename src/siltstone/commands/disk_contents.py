@@ -49,6 +49,7 @@ _WHY = {
     "-future": "a replica that moves to this directory",
     "-stray": "a replica that no longer belongs to the broker",
 }
+"""Why a left-over is there, by the suffix of its name, or by the name of the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +185,9 @@ def outline(served: Served, path: Path) -> DirectoryContents:
 
 
 def _add_log(contents: DirectoryContents, root: Path, name: str, settings: TopicSettings) -> None:
-    """A log, also among the left-overs if it has the topic id of another topic."""
+    """Add a log; also to the left-overs if it has the topic id of another topic."""
     sizes = Counter[str]()
+    # Any file may vanish meanwhile: every name ends with "".
     for file_name, status in files.list_all(root / name, may_vanish=("",)).items():
         size, parsed = status.size, parse_segment_file(file_name)
         kind = OTHER
@@ -226,7 +228,7 @@ def _log(name: str, sizes: Counter[str]) -> LogOnDisk:
 
 
 def _add_other(contents: DirectoryContents, root: Path, entry: files.Entry) -> None:
-    """Entries that are no logs: a deleted or moved one, checkpoints, files of others."""
+    """Add an entry that is no log: a deleted or moving log, a checkpoint, a file of another program."""
     status = files.stat(root / entry.name, follow=False)
     size = _tree_size(root / entry.name) if entry.is_directory else status.size
     suffix = next((ending for ending in ("-delete", "-future", "-stray") if entry.name.endswith(ending)), "")
@@ -236,13 +238,15 @@ def _add_other(contents: DirectoryContents, root: Path, entry: files.Entry) -> N
         _add_left_over(contents, entry.name, size, status.modified_ns, suffix)
 
 
-def _add_left_over(contents: DirectoryContents, path: str, size: int, modified_ns: int, why: str) -> None:
-    left = LeftOver(path=path, bytes=size, modified_ms=modified_ns // 1_000_000, why=_WHY.get(why, ""))
-    contents.left_overs.append(left)
+def _add_left_over(contents: DirectoryContents, path: str, size: int, modified_ns: int, ending: str) -> None:
+    """``ending``: a key of ``_WHY``."""
+    why = _WHY.get(ending, "")
+    left_over = LeftOver(path=path, bytes=size, modified_ms=modified_ns // 1_000_000, why=why)
+    contents.left_overs.append(left_over)
 
 
 def _tree_size(path: Path) -> int:
-    """0 for a file that is removed meanwhile."""
+    """The bytes of all files below a folder; 0 if it cannot be read, or one is removed meanwhile."""
     with contextlib.suppress(OSError):
         return files.tree_size(path)
     return 0

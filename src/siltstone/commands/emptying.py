@@ -142,8 +142,8 @@ def check_mode(mode: str) -> str:
 
 
 def last_values(log: ReadableLog, checkpoint: int) -> Iterator[tuple[RecordColumns, Int64]]:
-    """The last committed record of each key, if it has a value: columns of records, and the rows of such
-    ones. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
+    """The last committed record of each key, if it has a value: yields columns of records, and the rows
+    of those records. ``checkpoint``: the log's cleaner checkpoint, 0 without one. Raises TooManyKeysError,
     CorruptRecordError, OSError."""
     keys = LatestKeys(log, checkpoint, READ_COMMITTED)
     keys.advance()

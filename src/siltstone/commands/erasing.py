@@ -297,7 +297,7 @@ def _earlier_runs_of(key: bytes, steps: Iterable[tuple[AuditedChange, KeyFingerp
             continue
         if change.after.get("step") == VALUES:  # again, if the key was written again after a first receipt
             state = EarlierRuns(fingerprint=fingerprint, values_receipt=change.receipt)
-        elif change.receipt is not None:
+        elif change.receipt is not None:  # complete: a later run begins a new erasure
             state = EarlierRuns()
     return state
 
@@ -383,8 +383,8 @@ def find_keys(
     keys, notes = list(earlier), _notes(topic)
     searches = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
     erasures = {
-        key: _found_erasure(topic.name, of_key, earlier[key], notes)
-        for key, of_key in zip(keys, searches, strict=True)
+        key: _found_erasure(topic.name, search, earlier[key], notes)
+        for key, search in zip(keys, searches, strict=True)
     }
     return Erasures(topic=topic.name, dry_run=True, keys=[erasures[key] for key in request.keys])
 
@@ -530,6 +530,8 @@ class _Erasing:
         for key in first_step:
             if key.holders:
                 key.end(HELD, key.holders)
+        # Their values went in an earlier run. A tombstone may go only after its delete horizon, and one
+        # without a horizon gets it from a cleaning.
         self._stamp([key for key in self._left if key not in first_step and key.unstamped])
         for key in self._left:
             due_ms, waiting = self._waiting(key)
@@ -571,7 +573,7 @@ class _Erasing:
     def _topic(self) -> SearchedTopic:
         return opened_topic(self.here.manager, self.request.topic, self.request.kept)
 
-    def _log(self, partition: int) -> TopicPartition:
+    def _topic_partition(self, partition: int) -> TopicPartition:
         return TopicPartition(self.request.topic, partition)
 
     # One step
@@ -635,9 +637,9 @@ class _Erasing:
                 if place.kind != LOG or place.partition is None or place.damage is not None:
                     continue
                 if step == KEY or place.values or place.unstamped:
-                    has_key.add(self._log(place.partition))
-            for log in has_key if step == VALUES else ():
-                self._supersede(log, key)
+                    has_key.add(self._topic_partition(place.partition))
+            for topic_partition in has_key if step == VALUES else ():
+                self._supersede(topic_partition, key)
             to_clean |= has_key
         self.progress(self.request.topic, "cleaning", 0, 0)
         self.results |= self.here.clean_fully(to_clean)
@@ -645,7 +647,7 @@ class _Erasing:
     def _stamp(self, keys: Sequence[_ErasedKey]) -> None:
         """Clean the logs with tombstones of these keys that no cleaning has given a delete horizon yet, and
         search again."""
-        logs = {self._log(number) for key in keys for number in key.unstamped}
+        logs = {self._topic_partition(number) for key in keys for number in key.unstamped}
         if not logs:
             return
         changes = self.here.changes
@@ -687,8 +689,8 @@ class _Erasing:
             [key.key for key in keys],
             lambda done, total: self.progress(name, "searching", done, total),
         )
-        for key, of_key in zip(keys, searches, strict=True):
-            key.last = of_key
+        for key, search in zip(keys, searches, strict=True):
+            key.last = search
 
     def _search_at_rest(self) -> None:
         """Remove the files that wait for their removal, and search, while nothing else writes."""
@@ -717,22 +719,23 @@ class _Erasing:
         if place.kind != LOG or place.partition is None:
             reason = f"{place.kind}: {'a value' if place.values else 'a tombstone'} of the key is there"
             return _holder(place, reason, _ADVICE.get(place.kind, RUN_AGAIN))
-        log = self._log(place.partition)
-        hold = self._why_left(place, log, key)
+        hold = self._why_left(place, self._topic_partition(place.partition), key)
         return _holder(place, hold.reason, hold.advice, hold.until_ms)
 
-    def _why_left(self, place: KeyPlace, log: TopicPartition, key: _ErasedKey) -> NotRemoved:
-        last_tombstone = _last_tombstone(key.last.in_log(log.partition))
+    def _why_left(self, place: KeyPlace, topic_partition: TopicPartition, key: _ErasedKey) -> NotRemoved:
+        last_tombstone = _last_tombstone(key.last.in_log(topic_partition.partition))
         last_value = -1 if place.last_value is None else place.last_value
-        if last_value > max(last_tombstone, key.superseding.get(log, last_value)):
+        if last_value > max(last_tombstone, key.superseding.get(topic_partition, last_value)):
             return NotRemoved(
                 reason=f"a value was written again at offset {last_value}",
                 advice=f"stop what writes it, then {RUN_AGAIN}",
             )
-        held = self.here.why_not_removed(log, max(last_value, last_tombstone), self.results.get(log))
+        held = self.here.why_not_removed(
+            topic_partition, max(last_value, last_tombstone), self.results.get(topic_partition)
+        )
         if held is not None:
             return held
-        conditions = self.here.conditions(log)
+        conditions = self.here.conditions(topic_partition)
         bound, newest_ms = conditions.bounds.tombstones_from, self._newest_horizon(conditions)
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"

@@ -59,13 +59,13 @@ def printable(text: object) -> str:
 
 def shares(sizes: Sequence[tuple[str, int]], title: str) -> str:
     """One bar cut into parts (name, bytes)."""
-    total, at, parts = sum(size for _, size in sizes), 0.0, []
+    total, left, parts = sum(size for _, size in sizes), 0.0, []
     for name, size in sizes if total > 0 else ():
         if size > 0:
             width = size / total * WIDTH
             caption = f"{name}: {size_text(size)}, {size / total:.1%}"
-            parts.append(_rect(COLOURS.get(name, OTHER), caption, x=at, y=0, width=width, height=28))
-            at += width
+            parts.append(_rect(COLOURS.get(name, OTHER), caption, x=left, y=0, width=width, height=28))
+            left += width
     return _svg(title, 28, parts)
 
 

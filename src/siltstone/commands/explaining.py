@@ -126,10 +126,12 @@ def _explain_open_logs(
     """Explain open logs, from the manager's state of them."""
     states = list[LogState]()
     for directory, log in served.opened().logs():
-        where = log.topic_partition
-        if where in chosen:
-            config = served.settings_of(where.topic)
-            states.append(log_state(directory, log, config, directory.cleaner_checkpoint().get(where)))
+        topic_partition = log.topic_partition
+        if topic_partition in chosen:
+            config = served.settings_of(topic_partition.topic)
+            states.append(
+                log_state(directory, log, config, directory.cleaner_checkpoint().get(topic_partition))
+            )
     request = ExplainRequest(engine=served.options.engine)
     options = ExplainOptions(plan_options=PlanOptions(now_ms=served.clock.now_ms()))
     return explain_logs(states, options, cache(lambda: engine_for(request, states, report)))

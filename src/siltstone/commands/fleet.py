@@ -6,10 +6,10 @@
                          ├─► clean …                                     some brokers at one time
                          └─► clean …
 
-Each broker is cleaned as by a ``clean`` of its own (``commands.clean``): its locks, settings and clock are
-its own. Its plans exist only while it is cleaned, so memory is bounded by ``brokers_at_once`` and not by the
-fleet. All brokers share the run's name and, on Spark, one session, whose jobs run side by side. What is wrong
-with one broker is in its result.
+Each broker is cleaned as by a ``clean`` of its own (``commands.clean``): its locks, its settings and the time
+of its plan (``now_ms``) are its own. Its plans exist only while it is cleaned, so memory is bounded by
+``brokers_at_once`` and not by the fleet. All brokers share the run's name and, on Spark, one session, whose
+jobs run side by side. What is wrong with one broker is in its result.
 
 There is no journal of a fleet. What a run has finished is in the brokers' own directories: a log's cleaner
 checkpoint, or the broker's complete copy. The next run finds nothing to do there
@@ -239,7 +239,7 @@ class BrokerResult:
 
     ``status`` and ``reason``: failed if the broker or one of its logs failed, cleaned if a log was cleaned,
     else those of most of its logs. ``failure``: of the error that concerns the whole broker. ``failed``: its
-    logs that failed, without their settings. ``now_ms``: the clock of its cleaning. ``has_changed``: was
+    logs that failed, without their settings. ``now_ms``: the time of its plan. ``has_changed``: was
     anything swapped in?
     """
 
@@ -342,7 +342,7 @@ class Fleet:
         return next((result.engine for result in self.results if result.engine is not None), None)
 
     def _refuse_outputs(self) -> None:
-        """Raises UsageError for outputs that are there already, or inside a broker's log directory."""
+        """Raises UsageError for outputs that exist already, or inside a broker's log directory."""
         directories = {key: path for broker in self.brokers for key, path in broker.directories.items()}
         cleaning.refuse_outputs_inside(self._request, directories)
         self._refuse_nested_copies()
@@ -376,7 +376,7 @@ class Fleet:
                 if len(running) == self._at_once:
                     running = self._collect(running, on_broker)
                 if self._is_time_up():
-                    self._add(self._skipped(broker, STOPPED_BEFORE_BROKER), self._nothing(), on_broker)
+                    self._add(self._skipped(broker, STOPPED_BEFORE_BROKER), self._empty_outcome(), on_broker)
                 else:
                     running.add(pool.submit(self._clean_broker, broker))
             while running:
@@ -410,7 +410,7 @@ class Fleet:
         is_past_deadline = self._deadline is not None and time.monotonic() >= self._deadline
         return is_past_deadline and any(result.has_changed for result in self.results)
 
-    def _nothing(self) -> CleanOutcome:
+    def _empty_outcome(self) -> CleanOutcome:
         return CleanOutcome(run=self.run, results=[])
 
     def _skipped(self, broker: FleetBroker, reason: str, status: str = SKIPPED) -> BrokerResult:
@@ -421,13 +421,14 @@ class Fleet:
     def _clean_broker(self, broker: FleetBroker) -> tuple[BrokerResult, CleanOutcome]:
         """Clean one broker, in a thread of its own. Raises nothing but an interrupt."""
         if self._request.topics and not broker.topics and broker.error is None:
-            return self._skipped(broker, NO_TOPIC, NOTHING_TO_DO), self._nothing()
-        began, outcome, result = time.monotonic(), self._nothing(), self._skipped(broker, "", NOTHING_TO_DO)
+            return self._skipped(broker, NO_TOPIC, NOTHING_TO_DO), self._empty_outcome()
+        began, outcome = time.monotonic(), self._empty_outcome()
+        result = self._skipped(broker, "", NOTHING_TO_DO)
         try:
             if broker.error is not None:
                 raise broker.error
             request = self._request_of(broker)
-            if request.out is not None and _is_there(request.out):
+            if request.out is not None and _has_copy(request.out):
                 return self._skipped(broker, f"{request.out}: {COPIED_BEFORE}"), outcome
             result.now_ms = request.now_ms
             outcome = cleaning.clean(
@@ -530,8 +531,9 @@ def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
     return path / broker.name
 
 
-def _is_there(out: Path) -> bool:
-    """Is a broker's copy there? In a store an interrupted run leaves objects that are no copy yet."""
+def _has_copy(out: Path) -> bool:
+    """Is a broker's copy there? In a store an interrupted run leaves objects that are no copy yet: ``out``
+    has one once it has a restore point."""
     return files.newest_stored(out) != out if files.is_object(out) else files.exists(out)
 
 

@@ -42,8 +42,8 @@ CLAIM_SECONDS = 600.0
 _ATTEMPTS = 3
 """How often a forced cleaning is tried while the cleaner's own threads are cleaning the log."""
 WorkProgress = Callable[[str, str, int, int], None]
-"""Called with a log or a topic, the step, and how much of it is done and there is (bytes, or partitions of a
-truncation); raises to stop the work."""
+"""Called with a log or a topic, the step, how much of the step is done, and how much there is in all (bytes;
+of a truncation, partitions); raises to stop the work."""
 
 
 def no_progress(log: str, stage: str, done: int, total: int) -> None:
@@ -82,34 +82,34 @@ class OpenDirectories:
             remaining -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
         return results
 
-    def conditions(self, log: TopicPartition) -> CleaningConditions:
+    def conditions(self, topic_partition: TopicPartition) -> CleaningConditions:
         """What decides how far a log may be cleaned now. Raises UnknownTopicError, StorageError, OSError."""
         manager = self.manager
         return CleaningConditions(
-            log=manager.get(log),
-            config=manager.topics.settings(log.topic),
+            log=manager.get(topic_partition),
+            config=manager.topics.settings(topic_partition.topic),
             now_ms=manager.clock.now_ms(),
-            checkpoint=manager.directory_of(log).cleaner_checkpoint().get(log),
+            checkpoint=manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition),
         )
 
     def why_not_removed(
-        self, log: TopicPartition, offset: int, result: LogResult | None
+        self, topic_partition: TopicPartition, offset: int, result: LogResult | None
     ) -> NotRemoved | None:
         """Why a forced cleaning has not removed records up to ``offset``; None if no reason is known.
         ``result``: of that cleaning, None if it has none for the log: the engine did not start, or the log
         was busy or could not be read. Raises as ``conditions``."""
-        uncleanable = self.manager.uncleanable.get(log)
+        uncleanable = self.manager.uncleanable.get(topic_partition)
         if uncleanable is not None:
             since = time_text(uncleanable.since_ms)
             return NotRemoved(
                 reason=f"the cleaner has skipped the log since {since}: {uncleanable.reason}",
                 advice=f"repair the log and let it be cleaned again, then {RUN_AGAIN}",
             )
-        if log in self.cleaner.paused:
+        if topic_partition in self.cleaner.paused:
             return NotRemoved(
                 reason="the cleaning of the log is paused", advice=f"resume it, then {RUN_AGAIN}"
             )
-        blocker = self.conditions(log).blocker_of(offset)
+        blocker = self.conditions(topic_partition).blocker_of(offset)
         if blocker is not None:
             advice = _ADVICE.get(blocker.code, RUN_AGAIN)
             return NotRemoved(reason=blocker.sentence, advice=advice, until_ms=blocker.until_ms)

@@ -273,6 +273,7 @@ def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
     # Open transactions must not hide what others have committed after them, as a last stable offset would.
     view = log.view._replace(last_stable_offset=log.view.high_watermark)
     to_high_watermark = replace(log, view=view)
+    # ``latest_records`` reads the log twice: for the last offset of each key, then for these records.
     first, second = (
         _without_open_transactions(
             LogReader(to_high_watermark, isolation=READ_COMMITTED), log.open_transactions

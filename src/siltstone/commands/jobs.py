@@ -178,7 +178,7 @@ class Jobs(Closing):
             return list(reversed(self._jobs.values()))
 
     def cancel(self, job_id: str) -> BackgroundJob:
-        """Cancel a job: one that waits at once, one that runs at its next check. Raises UnknownJobError."""
+        """Cancel a job: at once if it waits, at its next check if it runs. Raises UnknownJobError."""
         job = self.get(job_id)
         if not job.has_ended:
             self._cancelled.add(job_id)

@@ -190,12 +190,14 @@ def _search(topic: SearchedTopic, keys: Sequence[bytes], progress: SearchProgres
     for file, size in listed:
         progress(done, total)
         with _vanishing(file):
-            for of_key, place in zip(places, _search_file(file, keys, scratch), strict=True):
+            for places_of_key, place in zip(places, _search_file(file, keys, scratch), strict=True):
                 if place.values or place.tombstones or place.damage:
-                    of_key.append(place)
+                    places_of_key.append(place)
         done += size
     progress(done, total)
-    return [KeySearch(places=tuple(of_key), files=len(listed), bytes=total) for of_key in places]
+    return [
+        KeySearch(places=tuple(places_of_key), files=len(listed), bytes=total) for places_of_key in places
+    ]
 
 
 @contextlib.contextmanager
@@ -274,7 +276,7 @@ def _is_other_directory(name: str, topic: str) -> bool:
     off there (``runtime.topic_names.deleted_directory``)."""
     if not is_not_served(name):
         return False
-    stem = name.rpartition(".")[0].rpartition("-")[0]
+    stem = name.rpartition(".")[0].rpartition("-")[0]  # TOPIC of TOPIC-N.HASH-delete
     return bool(stem) and (stem == topic or (len(name) >= 255 and topic.startswith(stem)))
 
 
@@ -290,7 +292,8 @@ def _kept_files(folder: Path, topic: str, depth: int = _KEPT_DEPTH_MAX) -> Itera
 
 
 def _search_file(file: _File, keys: Sequence[bytes], scratch: Scratch) -> list[KeyPlace]:
-    """One place a key, all of this file; those of keys that it does not have are empty."""
+    """A ``KeyPlace`` of this file for each of ``keys``, in their order; without records where the file does
+    not have the key."""
     places = [KeyPlace(kind=file.kind, path=str(file.path), partition=file.partition)] * len(keys)
     with files.Reader(file.path) as reader:
         try:
@@ -311,10 +314,11 @@ def _add_records(
     """Add the records of some batches to the place of each key. Raises CorruptRecordError."""
     data, batches, path, origin = part
     columns = decode_record_keys(data, batches, scratch, limit=limit, path=path, origin=origin)
-    there = [number for number, key in enumerate(keys) if len(rows_with_key(columns, key))]
-    if there:
+    # Most batches have none of the keys, so values and headers are decoded only where one occurs.
+    present = [number for number, key in enumerate(keys) if len(rows_with_key(columns, key))]
+    if present:
         records = decode_records(data, batches, scratch, limit=limit, path=path, origin=origin)
-        for number in there:
+        for number in present:
             rows = rows_with_key(records, keys[number])
             places[number] = _with_records(places[number], records, rows, batches)
 

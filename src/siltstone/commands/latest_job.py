@@ -23,8 +23,9 @@ FIND_LATEST = "find-latest"
 
 @dataclass
 class _Budget:
-    """Of a job: it is over only when the job is cancelled, which raises JobCancelledError. ``spent``: bytes
-    that were read; ``size``: bytes of the log, which is read once or more."""
+    """The ``WorkBudget`` of a job, which is never over; once the job is cancelled, it raises
+    JobCancelledError. ``spent``: bytes that were read; ``size``: bytes of the log, which is read once or
+    more."""
 
     progress: Progress
     name: str
@@ -62,14 +63,14 @@ def find_latest(
     latest.require_room(topic, chosen_logs(browsed, query).values(), isolation)
 
     def work(progress: Progress) -> object:
-        found = []
+        by_partition = []
         for partition, log in chosen_logs(browsed, query).items():
             size = sum(segment.size for segment in log.view.segments)
             budget = _Budget(progress, str(log.topic_partition), size)
             shares = latest.find(log, isolation, budget)
-            found.append({"partition": partition, "shares": shares, "bytes_read": budget.spent})
+            by_partition.append({"partition": partition, "shares": shares, "bytes_read": budget.spent})
         sentence = "The last record of each key was found; the view latest has them."
-        return {"sentence": sentence, "topic": topic, "isolation": isolation, "partitions": found}
+        return {"sentence": sentence, "topic": topic, "isolation": isolation, "partitions": by_partition}
 
     return served.jobs.submit(FIND_LATEST, job_target(topic, partitions), user, work)
 

@@ -113,8 +113,8 @@ class LastRecords:
     def holds(self, offsets: Int64) -> Flags:
         """Is the record of each offset the last of its key? False outside of the range."""
         is_inside = (offsets >= self.start) & (offsets < self.end)
-        at = offsets[is_inside] - self.start
-        is_inside[is_inside] = self.bits[at >> 3] & (128 >> (at & 7)) != 0
+        index = offsets[is_inside] - self.start
+        is_inside[is_inside] = self.bits[index >> 3] & (128 >> (index & 7)) != 0
         return np.asarray(is_inside)
 
 
@@ -275,7 +275,7 @@ class LatestKeys:
         self._count = sum(len(hashes) for hashes, _ in self._buckets)
         self._pending, self._pending_count = [], 0
         if self.size > self._kept_bytes:
-            self._restart()
+            self._restart()  # frees the entries
             bound = f"over {self._kept_bytes // ENTRY_BYTES} keys"
             reason = f"the log has {bound} above its cleaner checkpoint"
             if self._share is not None:
@@ -293,11 +293,12 @@ class LatestKeys:
         hashes, _ = hashes_of(columns, rows, self._hash_key)
         is_latest, bucket_of = np.ones(len(rows), np.bool_), hashes >> np.uint64(64 - _BUCKET_BITS)
         for number, (known, offsets) in enumerate(self._buckets):
-            at = np.flatnonzero(bucket_of == number)
-            if len(at) and len(known):
-                entries = np.minimum(np.searchsorted(known, hashes[at]), len(known) - 1)
-                is_known = known[entries] == hashes[at]
-                is_latest[at] = ~is_known | (offsets[entries] == columns.offset[rows[at]])
+            in_bucket = np.flatnonzero(bucket_of == number)
+            if len(in_bucket) and len(known):
+                entries = np.minimum(np.searchsorted(known, hashes[in_bucket]), len(known) - 1)
+                # A key that is not known has no record above ``base``: its one record below is the last.
+                is_known = known[entries] == hashes[in_bucket]
+                is_latest[in_bucket] = ~is_known | (offsets[entries] == columns.offset[rows[in_bucket]])
         return np.asarray(rows[is_latest])
 
 
@@ -305,7 +306,7 @@ def _last_of_each(hashes: Words, offsets: Int64) -> tuple[Words, Int64]:
     """The entries sorted by hash, and of each hash only the last one: a later entry has a higher offset."""
     order = np.argsort(hashes, kind="stable")
     hashes, offsets = hashes[order], offsets[order]
-    is_last = np.append(hashes[1:] != hashes[:-1], True)[: len(hashes)]
+    is_last = np.append(hashes[1:] != hashes[:-1], True)[: len(hashes)]  # without entries: empty
     return hashes[is_last], offsets[is_last]
 
 
@@ -322,15 +323,15 @@ def find_last_records(
     _require_room_for_bits([log], isolation, kept_bytes, str(log.topic_partition))
     view = log.view
     start, end = view.log_start_offset, view.readable_end(isolation)
-    found = LastRecords(
+    last_records = LastRecords(
         start, end, np.zeros((end - start + 7) // 8, np.uint8), view.truncations, Tail.of(log, end)
     )
     hash_key, share_bits = _random_hash_key(), 0
     while True:
         try:
             shares = (KeyShare(number, share_bits, hash_key) for number in range(1 << share_bits))
-            if all(_mark_share(log, isolation, budget, kept_bytes, found, share) for share in shares):
-                return found, 1 << share_bits
+            if all(_mark_share(log, isolation, budget, kept_bytes, last_records, share) for share in shares):
+                return last_records, 1 << share_bits
             return find_last_records(log, isolation, budget, kept_bytes)  # it was truncated
         except TooManyKeysError:
             if share_bits == SHARE_BITS_MAX:
@@ -343,7 +344,7 @@ def _mark_share(
     isolation: str,
     budget: WorkBudget | None,
     kept_bytes: int,
-    found: LastRecords,
+    last_records: LastRecords,
     share: KeyShare,
 ) -> bool:
     """Set the bits of the last records of a share's keys. Returns False if the log was truncated since.
@@ -351,15 +352,21 @@ def _mark_share(
     A bit that was set before, by a division into fewer shares, is set again: it is of the same records.
     """
     keys = LatestKeys(
-        log, found.start, isolation, kept_bytes, until=found.end, share=share, advice=_TABLE_ADVICE
+        log,
+        last_records.start,
+        isolation,
+        kept_bytes,
+        until=last_records.end,
+        share=share,
+        advice=_TABLE_ADVICE,
     )
     while not keys.advance(budget):
         pass
-    if log.view.truncations != found.truncations:
+    if log.view.truncations != last_records.truncations:
         return False
     for offsets in keys.offsets():
-        at = offsets - found.start
-        np.bitwise_or.at(found.bits, at >> 3, (128 >> (at & 7)).astype(np.uint8))
+        index = offsets - last_records.start
+        np.bitwise_or.at(last_records.bits, index >> 3, (128 >> (index & 7)).astype(np.uint8))
     return True
 
 
@@ -493,6 +500,7 @@ class LatestViews:
                 with self._lock:
                     self._end_builder()
                 raise
+        # ``start`` may have done the work already, in this thread.
         return keys.is_current() and not keys.is_building
 
     def _build(self) -> None:

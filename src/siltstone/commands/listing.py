@@ -91,9 +91,9 @@ class _LazyRows(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def __getitem__(self, where: Any) -> Any:
-        numbers = self._numbers[where].tolist()
-        return [self._make(number) for number in numbers] if isinstance(where, slice) else self._make(numbers)
+    def __getitem__(self, index: Any) -> Any:
+        numbers = self._numbers[index].tolist()
+        return [self._make(number) for number in numbers] if isinstance(index, slice) else self._make(numbers)
 
 
 def list_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: ListQuery) -> ListPage[Row]:
@@ -117,7 +117,7 @@ def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: List
     if isinstance(rows, LongList):
         return rows.chosen(query)
     needle = query.contains.casefold()
-    chosen = [row for row in rows if not needle or _has(row, columns, needle)]
+    chosen = [row for row in rows if not needle or _has_text(row, columns, needle)]
     if not query.sort:
         return chosen[::-1] if query.descending else chosen
     value = by_name[query.sort].value
@@ -127,7 +127,7 @@ def chosen_rows(rows: Iterable[Row], columns: Sequence[Column[Row]], query: List
     return [row for _, row in known] + [row for row in chosen if value(row) is None]
 
 
-def _has(row: Row, columns: Sequence[Column[Row]], needle: str) -> bool:
+def _has_text(row: Row, columns: Sequence[Column[Row]], needle: str) -> bool:
     cells = (column.value(row) for column in columns)
     return any(isinstance(cell, str) and needle in cell.casefold() for cell in cells)
 

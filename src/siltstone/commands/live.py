@@ -49,7 +49,8 @@ TEMPORARY_SETTINGS: Mapping[str, str] = {
 second. With a ratio of 0, ``max.compaction.lag.ms`` makes nothing due earlier, so it stays as it is."""
 CLEANED, SETTLED, TIMED_OUT = "cleaned", "settled", "timed_out"
 """Statuses of a partition: nothing below its active segment is dirty; it was cleaned and has not changed for
-``SETTLE_SECONDS``, so that what remains is in the active segment as far as can be seen; neither in time."""
+``SETTLE_SECONDS``, so that what remains is in the active segment as far as can be seen; neither in time, or
+not yet."""
 SETTLE_SECONDS = 60.0
 """Four times Kafka's ``log.cleaner.backoff.ms``, after which the cleaner looks for work."""
 GRACE_SECONDS = 5.0
@@ -89,8 +90,8 @@ class ReadBack:
 
 
 class Admin(Protocol):
-    """A cluster. All methods raise BrokerRefusedError, after which nothing has changed, and
-    BrokerUnreachableError, after which it may have."""
+    """The requests that a run makes to a cluster. All methods raise BrokerRefusedError, after which nothing
+    has changed, and BrokerUnreachableError, after which it may have."""
 
     def cluster_id(self) -> str:
         """The cluster's id."""
@@ -378,7 +379,7 @@ class _Partitions:
 
     def __init__(self, admin: Admin, topic: str, partitions: Sequence[int], waiting: Waiting) -> None:
         self._admin, self._topic, self._waiting = admin, topic, waiting
-        self._results = {number: self._read_back(number, None) for number in partitions}
+        self._results = {number: self._checked(number, None) for number in partitions}
         self._changed_at: dict[int, float] = {}
 
     def results(self) -> tuple[PartitionResult, ...]:
@@ -396,12 +397,15 @@ class _Partitions:
             waiting.pause(min(interval, waiting.timeout - waited))
             began = waiting.stopwatch()
             for number, result in self._results.items():
+                # Files are read again also of a clean partition: an append may have rolled its active
+                # segment.
                 if result.status == TIMED_OUT or result.active_from is not None:
-                    self._results[number] = self._settled(self._read_back(number, result), result)
+                    self._results[number] = self._settled(self._checked(number, result), result)
             # Reading a large partition again and again would cost the broker more than its cleaning.
             interval = max(waiting.interval, 2 * (waiting.stopwatch() - began))
 
-    def _read_back(self, number: int, earlier: PartitionResult | None) -> PartitionResult:
+    def _checked(self, number: int, earlier: PartitionResult | None) -> PartitionResult:
+        """The partition as it is now: by its files, or else by a read-back. ``earlier``: its last result."""
         for log_dir in self._waiting.log_dirs:
             directory = log_dir / f"{self._topic}-{number}"
             if files.is_directory(directory):
@@ -415,7 +419,8 @@ class _Partitions:
         )
 
     def _from_files(self, log_dir: Path, directory: Path, number: int) -> PartitionResult:
-        """The cleaner's checkpoint is written after each cleaning (Kafka's ``updateCheckpoints``)."""
+        """The result by the files in ``directory``: the broker writes the cleaner checkpoint after each
+        cleaning (Kafka's ``updateCheckpoints``)."""
         names = (entry.name for entry in files.entries(directory))
         bases = [int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit()]
         checkpoint = read_checkpoint(log_dir / _CLEANER_CHECKPOINT)

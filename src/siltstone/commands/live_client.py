@@ -1,4 +1,4 @@
-"""A running cluster by its own protocol, through confluent-kafka: what ``live.Admin`` asks."""
+"""``live.Admin`` for a running cluster: by Kafka's protocol, through confluent-kafka."""
 
 from __future__ import annotations
 

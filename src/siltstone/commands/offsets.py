@@ -39,8 +39,8 @@ _TIMES = {
     "earliest-local": EARLIEST_TIMESTAMP,
     "-4": EARLIEST_TIMESTAMP,
 }
-"""Words of ``--time``, and a number that stands for one. The log directories have local segments only, so the
-earliest local offset is the earliest one."""
+"""Words of ``--time``, and Kafka's -4, which is earliest-local. The log directories have local segments only,
+so the earliest local offset is the earliest one."""
 _PARTITIONS = re.compile(r"(\d{0,18})(-)?(\d{0,18})", re.ASCII)
 _PARTITION_MAX = (1 << 31) - 1
 
@@ -188,7 +188,7 @@ def delete_records(
     directories: BrokerDirectories, offsets: dict[TopicPartition, int], *, dry_run: bool = False
 ) -> list[PartitionOffset]:
     """Raise the start of each log to its offset (-1: the high watermark, which is the log's end here, since
-    there is no other replica); each result has its failure.
+    there is no other replica). The failure of a log is in its result.
 
     The next retention check deletes the segments below. Raises SiltstoneError.
     """

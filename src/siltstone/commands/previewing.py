@@ -143,7 +143,7 @@ def preview(
     contradiction = _contradiction(after)
     partitions = [_partition(topic, conditions, after, namespaces or {}) for conditions in logs]
     stamped = _stamped(logs, counter)
-    begins = "compact" in after.policies and "compact" not in before.policies
+    begins_to_compact = "compact" in after.policies and "compact" not in before.policies
     # Of a partition that cannot be read it is not known what retention would delete.
     may_delete = "delete" in after.policies and any(name in changed for name in RETENTION_SETTINGS)
     result = ChangePreview(
@@ -154,7 +154,7 @@ def preview(
         check_ms=before.integer(CHECK_INTERVAL),
         stamped_batches=None if stamped is None else stamped[0],
         newest_horizon_ms=None if stamped is None else stamped[1],
-        deletes_data=begins
+        deletes_data=begins_to_compact
         or any(len(part.expiring) > part.expires_already for part in partitions)
         or (may_delete and any(part.problem is not None for part in partitions)),
         sentences=(),

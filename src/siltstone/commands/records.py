@@ -122,8 +122,9 @@ _ATTEMPTS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeRange:
-    """The range of offsets to read, as ``consume -o`` names it. ``last``: start so many offsets before the
-    end; ``until_ms``: end at the first record at or after that time."""
+    """The range of offsets to read, as ``consume -o`` names it. It starts at ``offset``, at the first record
+    at or after ``from_ms``, or ``last`` offsets before the end; without these at ``start``. ``until_ms``: end
+    at the first record at or after that time."""
 
     start: str = EARLIEST
     offset: int | None = None
@@ -233,7 +234,8 @@ class _FollowedPartition:
 
 
 class TopicConsumer:
-    """Reads the partitions of a topic in ``offset_range``. ``notes``: on the state of the directories.
+    """Reads ``partitions`` (empty: all) of a topic in ``offset_range``. ``notes``: on the state of the
+    directories.
 
     ``damage``: partitions that can only be read in part, and why.
     """

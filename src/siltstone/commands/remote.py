@@ -62,9 +62,9 @@ from siltstone.runtime.topics import TopicDescription, refuse_fewer_partitions
 ANSWER_SECONDS = 30.0
 """How long an answer may take."""
 CHANGED_SECONDS = 10.0
-"""How long a change of settings may take after its answer."""
+"""How long a broker may take to show a change after it has answered."""
 _CHECK_SECONDS = 0.05
-_SET_UNDER_THIS_NAME = tuple(
+_SET_SOURCES = tuple(
     source.value
     for source in (
         ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -73,9 +73,11 @@ _SET_UNDER_THIS_NAME = tuple(
         ConfigSource.STATIC_BROKER_CONFIG,
     )
 )
+"""The sources of a value that was set; a default is none of them."""
 _UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
 _Answer = TypeVar("_Answer")
 _OWN = Source.DYNAMIC_TOPIC_CONFIG.value
+"""The source of a topic's own settings."""
 _SPECS: dict[int, Callable[[], OffsetSpec]] = {
     LATEST_TIMESTAMP: OffsetSpec.latest,
     EARLIEST_TIMESTAMP: OffsetSpec.earliest,
@@ -115,8 +117,8 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
         # "Broker: …" is librdkafka's general text for a code, sent by no broker, and names no topic. The
         # broker's own error message does.
         is_general = reason.startswith("Broker: ")
-        text, where = (reason.removeprefix("Broker: "), path) if is_general else (reason, None)
-        return _BY_CODE[code](text, path=where, advice="")
+        text, named = (reason.removeprefix("Broker: "), path) if is_general else (reason, None)
+        return _BY_CODE[code](text, path=named, advice="")
     if code in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE):
         return BrokerRefusedError("the broker has no such API", path=path, advice="ask another broker")
     if is_uncertain(code):
@@ -188,7 +190,7 @@ class RemoteBroker:
         starts, ends = self.offsets(wanted, EARLIEST_TIMESTAMP), self.offsets(wanted, LATEST_TIMESTAMP)
         partitions = []
         for partition in sorted(described.partitions, key=lambda partition: int(partition.id)):
-            where = TopicPartition(name, partition.id)
+            topic_partition = TopicPartition(name, partition.id)
             partitions.append(
                 PartitionDescription(
                     partition=partition.id,
@@ -196,10 +198,10 @@ class RemoteBroker:
                     leader=-1 if partition.leader is None else partition.leader.id,
                     replicas=[node.id for node in partition.replicas],
                     isr=[node.id for node in partition.isr],
-                    log_start_offset=starts[where].offset,
-                    log_end_offset=ends[where].offset,
-                    high_watermark=ends[where].offset,
-                    failure=starts[where].failure or ends[where].failure,
+                    log_start_offset=starts[topic_partition].offset,
+                    log_end_offset=ends[topic_partition].offset,
+                    high_watermark=ends[topic_partition].offset,
+                    failure=starts[topic_partition].failure or ends[topic_partition].failure,
                 )
             )
         return topic, partitions
@@ -232,7 +234,7 @@ class RemoteBroker:
                     raise
                 return TopicChange(topic=name, status="exists")
         if dry_run:
-            count = partitions or int(self._default("num.partitions"))
+            count = partitions or int(self._broker_setting("num.partitions"))
             return TopicChange(topic=name, status="created", partitions=count, config=config)
         described = _wait_until(lambda shown: shown is not None, lambda: self._described_or_none(name))
         if described is None:
@@ -249,7 +251,7 @@ class RemoteBroker:
             config=config,
         )
 
-    def _default(self, name: str) -> str:
+    def _broker_setting(self, name: str) -> str:
         """A setting of the broker."""
         settings = {setting.name: setting.value for setting in self.settings_of_broker(everything=True)[1]}
         return settings[name]
@@ -312,7 +314,7 @@ class RemoteBroker:
         return number, [setting for setting in _effective(entries) if everything or setting.source != default]
 
     def broker_id(self) -> str:
-        """The number of the one broker, or of the first. Raises BrokerUnreachableError."""
+        """The lowest broker id of the cluster. Raises BrokerUnreachableError."""
         with translated_errors():
             return str(min(self.client.list_topics(timeout=ANSWER_SECONDS).brokers))
 
@@ -372,10 +374,12 @@ class RemoteBroker:
     ) -> dict[TopicPartition, PartitionOffset]:
         """The offset of each partition for a time; one that is refused has the failure."""
         return {
-            where: PartitionOffset(topic_partition=where, offset=None, failure=str(offset))
+            topic_partition: PartitionOffset(
+                topic_partition=topic_partition, offset=None, failure=str(offset)
+            )
             if isinstance(offset, SiltstoneError)
-            else PartitionOffset(topic_partition=where, offset=offset)
-            for where, offset in self._listed_offsets(wanted, time, committed=committed).items()
+            else PartitionOffset(topic_partition=topic_partition, offset=offset)
+            for topic_partition, offset in self._listed_offsets(wanted, time, committed=committed).items()
         }
 
     def known_offsets(
@@ -384,10 +388,10 @@ class RemoteBroker:
         """The offset of each partition for a time, None if no record is that late. Raises the error of the
         first partition that is refused: SiltstoneError."""
         offsets = dict[TopicPartition, int | None]()
-        for where, offset in self._listed_offsets(wanted, time, committed=committed).items():
+        for topic_partition, offset in self._listed_offsets(wanted, time, committed=committed).items():
             if isinstance(offset, SiltstoneError):
                 raise offset
-            offsets[where] = offset
+            offsets[topic_partition] = offset
         return offsets
 
     def _listed_offsets(
@@ -398,65 +402,74 @@ class RemoteBroker:
             return {}
         spec = _spec(time)
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-        asked = {ClientPartition(where.topic, where.partition): spec for where in wanted}
+        asked = {
+            ClientPartition(topic_partition.topic, topic_partition.partition): spec
+            for topic_partition in wanted
+        }
         with translated_errors():
             futures = self.client.list_offsets(asked, request_timeout=ANSWER_SECONDS, isolation_level=level)
         offsets = dict[TopicPartition, int | SiltstoneError | None]()
         for client_partition, future in futures.items():
-            where = TopicPartition(client_partition.topic, client_partition.partition)
+            topic_partition = TopicPartition(client_partition.topic, client_partition.partition)
             try:
-                with translated_errors(str(where)):
+                with translated_errors(str(topic_partition)):
                     offset = answer(future).offset
             except SiltstoneError as error:
-                offsets[where] = error
+                offsets[topic_partition] = error
             else:
-                offsets[where] = None if offset < 0 else offset
-        return {where: offsets[where] for where in wanted}
+                offsets[topic_partition] = None if offset < 0 else offset
+        return {topic_partition: offsets[topic_partition] for topic_partition in wanted}
 
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
     ) -> list[PartitionOffset]:
         """Raise the start of each log to its offset (-1: the high watermark); each has its failure."""
         results, unreachable = [], None
-        for where, offset in offsets.items():
+        for topic_partition, offset in offsets.items():
             try:
                 if unreachable is not None:
                     raise unreachable  # the broker is not asked again: each request would wait as long
-                start = self._new_start(where, offset) if dry_run else self._delete(where, offset)
-                results.append(PartitionOffset(topic_partition=where, offset=start))
+                start = (
+                    self._new_start(topic_partition, offset)
+                    if dry_run
+                    else self._delete(topic_partition, offset)
+                )
+                results.append(PartitionOffset(topic_partition=topic_partition, offset=start))
             except SiltstoneError as error:
                 failure = f"{error} ({error.code})"
-                results.append(PartitionOffset(topic_partition=where, offset=None, failure=failure))
+                results.append(PartitionOffset(topic_partition=topic_partition, offset=None, failure=failure))
                 unreachable = error if isinstance(error, BrokerUnreachableError) else None
         return results
 
-    def _delete(self, where: TopicPartition, offset: int) -> int:
-        self._refuse_missing(where)
-        with translated_errors(str(where)):
-            wanted = ClientPartition(where.topic, where.partition, offset)
+    def _delete(self, topic_partition: TopicPartition, offset: int) -> int:
+        self._refuse_missing(topic_partition)
+        with translated_errors(str(topic_partition)):
+            wanted = ClientPartition(topic_partition.topic, topic_partition.partition, offset)
             (future,) = self.client.delete_records([wanted], request_timeout=ANSWER_SECONDS).values()
             return int(answer(future).low_watermark)
 
-    def _refuse_missing(self, where: TopicPartition) -> None:
-        if where.partition not in self.topic(where.topic).partitions:
+    def _refuse_missing(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.partition not in self.topic(topic_partition.topic).partitions:
             raise UnknownTopicError(
-                "there is no such topic or partition", path=str(where), advice=LIST_TOPICS
+                "there is no such topic or partition", path=str(topic_partition), advice=LIST_TOPICS
             )
 
-    def _new_start(self, where: TopicPartition, offset: int) -> int:
+    def _new_start(self, topic_partition: TopicPartition, offset: int) -> int:
         """The start that a deletion would leave. Raises the same errors."""
-        self._refuse_missing(where)
-        listed = self.settings_of_topic(where.topic, everything=True)
+        self._refuse_missing(topic_partition)
+        listed = self.settings_of_topic(topic_partition.topic, everything=True)
         settings = {setting.name: setting.value for setting in listed}
         if settings["cleanup.policy"] == "compact":
             reason = "records of a topic with cleanup.policy=compact cannot be deleted"
-            raise PolicyViolationError(reason, path=str(where))
-        start = self.known_offsets([where], EARLIEST_TIMESTAMP)[where] or 0
-        end = self.known_offsets([where], LATEST_TIMESTAMP)[where] or 0
+            raise PolicyViolationError(reason, path=str(topic_partition))
+        start = self.known_offsets([topic_partition], EARLIEST_TIMESTAMP)[topic_partition] or 0
+        end = self.known_offsets([topic_partition], LATEST_TIMESTAMP)[topic_partition] or 0
         target = end if offset == -1 else offset
         if not 0 <= target <= end:
             reason = f"offset {offset} is outside 0 to {end}, the log's end"
-            raise OffsetOutOfRangeError(reason, path=str(where), advice="pass an offset up to the end, or -1")
+            raise OffsetOutOfRangeError(
+                reason, path=str(topic_partition), advice="pass an offset up to the end, or -1"
+            )
         return max(target, start)
 
 
@@ -516,7 +529,5 @@ def _synonyms(name: str, entry: ConfigEntry) -> tuple[tuple[str, str, str], ...]
     ]
     strongest = ConfigSource(entry.source).name, name, str(entry.value)
     # A value that a topic inherits from its broker is not missing: it is a synonym by the broker's name.
-    is_missing = entry.source in _SET_UNDER_THIS_NAME and strongest[0] not in {
-        source for source, *_ in synonyms
-    }
+    is_missing = entry.source in _SET_SOURCES and strongest[0] not in {source for source, *_ in synonyms}
     return (*([strongest] if is_missing else []), *synonyms)

@@ -57,22 +57,26 @@ class _LiveKeys:
     keys: dict[bytes, None] = field(default_factory=dict)
     key_bytes: int = 0
 
-    def read(self, broker: RemoteBroker, where: TopicPartition, start: int | None = None) -> None:
+    def read(self, broker: RemoteBroker, topic_partition: TopicPartition, start: int | None = None) -> None:
         """Read from ``start`` (None: the log start) to the end. Raises TooManyKeysError,
         BrokerUnreachableError."""
         with RemoteConsumer(
             broker,
-            where.topic,
-            partitions=frozenset({where.partition}),
+            topic_partition.topic,
+            partitions=frozenset({topic_partition.partition}),
             offset_range=ConsumeRange(offset=start),
             with_headers=False,
         ) as consumer:
             for consumed in consumer.read_to_end():
                 self.end = consumed.offset
                 if consumed.fetched is not None:
-                    self._take(where, ((record.key, record.value) for record in consumed.fetched.records))
+                    self._take(
+                        topic_partition, ((record.key, record.value) for record in consumed.fetched.records)
+                    )
 
-    def _take(self, where: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None]]) -> None:
+    def _take(
+        self, topic_partition: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None]]
+    ) -> None:
         for key, value in records:
             self.records += 1
             self.values += value is not None
@@ -88,7 +92,7 @@ class _LiveKeys:
         if self.key_bytes > KEY_BYTES_MAX:
             reason = f"the partition has over {len(self.keys):,} keys with a value"
             advice = "run siltstone empty on the directories, once the broker has stopped"
-            raise TooManyKeysError(reason, path=str(where), advice=advice)
+            raise TooManyKeysError(reason, path=str(topic_partition), advice=advice)
 
 
 def empty_at(broker: RemoteBroker, topic: str, mode: str, *, dry_run: bool = False) -> Emptying:
@@ -103,16 +107,16 @@ def empty_at(broker: RemoteBroker, topic: str, mode: str, *, dry_run: bool = Fal
     settings = {setting.name: setting.value for setting in broker.settings_of_topic(topic, everything=True)}
     _refuse_policies(topic, mode, settings)
     partitions = []
-    for where in (TopicPartition(topic, number) for number in numbers):
+    for topic_partition in (TopicPartition(topic, number) for number in numbers):
         if mode == TRUNCATE and not dry_run:
-            partitions.append(_truncated(broker, where))
+            partitions.append(_truncated(broker, topic_partition))
             continue
         live = _LiveKeys()
-        live.read(broker, where)
+        live.read(broker, topic_partition)
         before = EmptiedPartition(
-            partition=where.partition, records=live.records, keys=len(live.keys), bytes=None
+            partition=topic_partition.partition, records=live.records, keys=len(live.keys), bytes=None
         )
-        partitions.append(before if dry_run else _with_tombstones(broker, where, before, live))
+        partitions.append(before if dry_run else _with_tombstones(broker, topic_partition, before, live))
     notes = [NO_READER_LEARNS] if mode == TRUNCATE else []
     return Emptying(topic=topic, mode=mode, dry_run=dry_run, partitions=partitions, notes=notes)
 
@@ -130,11 +134,11 @@ def _refuse_policies(topic: str, mode: str, settings: Mapping[str, str]) -> None
         )
 
 
-def _truncated(broker: RemoteBroker, where: TopicPartition) -> EmptiedPartition:
-    (deleted,) = broker.delete_records({where: -1})
+def _truncated(broker: RemoteBroker, topic_partition: TopicPartition) -> EmptiedPartition:
+    (deleted,) = broker.delete_records({topic_partition: -1})
     not_removed = None if deleted.failure is None else NotRemoved(reason=deleted.failure)
     return EmptiedPartition(
-        partition=where.partition,
+        partition=topic_partition.partition,
         records=None,
         keys=None,
         bytes=None,
@@ -144,14 +148,15 @@ def _truncated(broker: RemoteBroker, where: TopicPartition) -> EmptiedPartition:
 
 
 def _with_tombstones(
-    broker: RemoteBroker, where: TopicPartition, before: EmptiedPartition, live: _LiveKeys
+    broker: RemoteBroker, topic_partition: TopicPartition, before: EmptiedPartition, live: _LiveKeys
 ) -> EmptiedPartition:
     """Write a tombstone for each key, read the records from there on, and say which values are left."""
     try:
-        _write_tombstones(broker, where, live.keys)
-        live.read(broker, where, live.end)
+        _write_tombstones(broker, topic_partition, live.keys)
+        live.read(broker, topic_partition, live.end)
         stable, end = (
-            broker.known_offsets([where], LATEST_TIMESTAMP, committed=committed)[where] or 0
+            broker.known_offsets([topic_partition], LATEST_TIMESTAMP, committed=committed)[topic_partition]
+            or 0
             for committed in (True, False)
         )
     except SiltstoneError as error:
@@ -165,8 +170,8 @@ def _with_tombstones(
     return replace(before, keys_after=len(live.keys), not_removed=not_removed)
 
 
-def _write_tombstones(broker: RemoteBroker, where: TopicPartition, keys: Iterable[bytes]) -> None:
-    with RemoteProducer(broker, where.topic, partition=where.partition) as producer:
+def _write_tombstones(broker: RemoteBroker, topic_partition: TopicPartition, keys: Iterable[bytes]) -> None:
+    with RemoteProducer(broker, topic_partition.topic, partition=topic_partition.partition) as producer:
         tombstones = (NewRecord(key=key) for key in keys)
-        while some := list(itertools.islice(tombstones, _TOMBSTONES_PER_APPEND)):
-            producer.append(some)
+        while chunk := list(itertools.islice(tombstones, _TOMBSTONES_PER_APPEND)):
+            producer.append(chunk)

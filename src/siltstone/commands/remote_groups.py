@@ -28,7 +28,7 @@ def read_groups(
     that cannot be read. Raises UnknownGroupError, BrokerUnreachableError, BrokerRefusedError."""
     with translated_errors():
         listed = answer(broker.client.list_consumer_groups(request_timeout=ANSWER_SECONDS))
-    for error in listed.errors or []:  # of one broker of several, or of the only one
+    for error in listed.errors or []:  # without the groups of one broker the list would be incomplete
         raise error_of(error)
     known = {listing.group_id for listing in listed.valid or []}
     for group_id in group_ids:
@@ -55,8 +55,12 @@ def log_ends(
     """(the log end offset of each partition of the groups, a line for each one that cannot be read)."""
     wanted = sorted({offset.topic_partition for group in groups for offset in group.offsets})
     ends = broker.offsets(wanted, LATEST_TIMESTAMP)
-    failures = [f"{where}: {end.failure}" for where, end in ends.items() if end.failure is not None]
-    return {where: end.offset for where, end in ends.items()}, failures
+    failures = [
+        f"{topic_partition}: {end.failure}"
+        for topic_partition, end in ends.items()
+        if end.failure is not None
+    ]
+    return {topic_partition: end.offset for topic_partition, end in ends.items()}, failures
 
 
 def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]:
@@ -69,7 +73,7 @@ def _committed(broker: RemoteBroker, group_id: str) -> dict[TopicPartition, Any]
 
 def _group(described: ConsumerGroupDescription, committed: dict[TopicPartition, Any]) -> ConsumerGroup:
     members = tuple(_member(member) for member in described.members)
-    owners = {where: member.member_id for member in members for where in member.assigned}
+    owners = {topic_partition: member.member_id for member in members for topic_partition in member.assigned}
     state = described.state.name
     return ConsumerGroup(
         name=described.group_id,
@@ -81,7 +85,8 @@ def _group(described: ConsumerGroupDescription, committed: dict[TopicPartition, 
         generation=None,
         members=members,
         offsets=tuple(
-            _offset(where, committed.get(where), owners.get(where)) for where in sorted({*committed, *owners})
+            _offset(topic_partition, committed.get(topic_partition), owners.get(topic_partition))
+            for topic_partition in sorted({*committed, *owners})
         ),
     )
 
@@ -97,11 +102,11 @@ def _member(member: MemberDescription) -> Member:
     )
 
 
-def _offset(where: TopicPartition, committed: Any, owner: str | None) -> GroupOffset:
+def _offset(topic_partition: TopicPartition, committed: Any, owner: str | None) -> GroupOffset:
     if committed is None:
-        return GroupOffset(topic_partition=where, member_id=owner)
+        return GroupOffset(topic_partition=topic_partition, member_id=owner)
     return GroupOffset(
-        topic_partition=where,
+        topic_partition=topic_partition,
         current_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata or "",

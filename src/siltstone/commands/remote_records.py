@@ -35,12 +35,13 @@ from siltstone.runtime.producing import NewRecord, Partitioner
 _MESSAGES = 10_000
 """The most messages that are taken from the client library at a time."""
 _POLL_SECONDS = 0.25
+"""How long one call of the client library waits for messages."""
 _FETCH_WAIT_MS = 50
 
 
 class RemoteConsumer(Closing):
-    """Reads the partitions of a topic in ``offset_range``, as ``TopicConsumer``; ``notes`` and ``damage`` are
-    empty, since a broker sends none."""
+    """Reads ``partitions`` (empty: all) of a topic in ``offset_range``, as ``TopicConsumer``; ``notes`` and
+    ``damage`` are empty, since a broker sends none."""
 
     def __init__(
         self,
@@ -95,12 +96,12 @@ class RemoteConsumer(Closing):
         log_ends, firsts = self._offsets(wanted, LATEST_TIMESTAMP), self._offsets(wanted, EARLIEST_TIMESTAMP)
         asked, starts = self._range, {}
         times = {} if asked.from_ms is None else self._offsets(wanted, asked.from_ms)
-        for where in wanted:
-            end, first = log_ends[where] or 0, firsts[where] or 0
+        for topic_partition in wanted:
+            end, first = log_ends[topic_partition] or 0, firsts[topic_partition] or 0
             if asked.offset is not None:
                 start = asked.offset
             elif asked.from_ms is not None:
-                at_time = times[where]
+                at_time = times[topic_partition]
                 start = end if at_time is None else at_time
             elif asked.last is not None:
                 start = max(end - asked.last, first)
@@ -109,15 +110,15 @@ class RemoteConsumer(Closing):
             if not first <= start <= end:
                 raise OffsetOutOfRangeError(
                     f"offset {start} is outside {first} to {end}",
-                    path=str(where),
+                    path=str(topic_partition),
                     advice="pass -o with an offset between them, start or end",
                 )
-            starts[where] = start
+            starts[topic_partition] = start
         return starts
 
     def _until_offsets(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int | None]:
-        """The first offset of each partition that is not wanted, by ``until_ms``; None without
-        ``until_ms``."""
+        """The offset of each partition at which reading ends: of the first record at or after ``until_ms``.
+        None without ``until_ms``, or without such a record."""
         if self._range.until_ms is None:
             return dict.fromkeys(wanted)
         return self._offsets(wanted, self._range.until_ms)
@@ -129,47 +130,47 @@ class RemoteConsumer(Closing):
         Raises BrokerUnreachableError, SiltstoneError.
         """
         log_ends = self._offsets(list(self._next), LATEST_TIMESTAMP)
-        for where in self._next:
-            until = self._until[where]
-            end = log_ends[where] or 0
+        for topic_partition in self._next:
+            until = self._until[topic_partition]
+            end = log_ends[topic_partition] or 0
             end = end if until is None else min(end, until)
-            if self._next[where] >= end:
+            if self._next[topic_partition] >= end:
                 continue
-            with translated_errors(str(where)):
-                self._consumer.assign([self._position(where)])
+            with translated_errors(str(topic_partition)):
+                self._consumer.assign([self._position(topic_partition)])
             waited = 0.0
             # A topic may be appended to faster than it is read, so that its end is never reached. The last
             # offsets may have markers or aborted records: then only the broker says that there is no more.
-            while self._next[where] < end:
+            while self._next[topic_partition] < end:
                 records, at_end = self._poll()
                 yield from self._kept(records)
                 waited = 0.0 if records else waited + _POLL_SECONDS
-                if where in at_end:
+                if topic_partition in at_end:
                     break
                 if waited > ANSWER_SECONDS:
-                    raise BrokerUnreachableError("the broker sends no records", path=str(where))
-        for where, offset in self._next.items():
-            yield ConsumedRecords(topic_partition=where, offset=offset)
+                    raise BrokerUnreachableError("the broker sends no records", path=str(topic_partition))
+        for topic_partition, offset in self._next.items():
+            yield ConsumedRecords(topic_partition=topic_partition, offset=offset)
 
     def follow(self, wait: Callable[[], None]) -> Iterator[ConsumedRecords]:
         """Read without an end, and report each end of a partition that is reached; ``wait`` is called when
         nothing is there."""
         with translated_errors():
-            self._consumer.assign([self._position(where) for where in self._next])
+            self._consumer.assign([self._position(topic_partition) for topic_partition in self._next])
         reported = set[TopicPartition]()
         while True:
             records, at_end = self._poll()
             for consumed in self._kept(records):
                 reported.discard(consumed.topic_partition)
                 yield consumed
-            for where in sorted(at_end - reported):
-                yield ConsumedRecords(topic_partition=where, offset=self._next[where])
+            for topic_partition in sorted(at_end - reported):
+                yield ConsumedRecords(topic_partition=topic_partition, offset=self._next[topic_partition])
             reported |= at_end
             if not records:
                 wait()
 
-    def _position(self, where: TopicPartition) -> ClientPartition:
-        return ClientPartition(where.topic, where.partition, self._next[where])
+    def _position(self, topic_partition: TopicPartition) -> ClientPartition:
+        return ClientPartition(topic_partition.topic, topic_partition.partition, self._next[topic_partition])
 
     def _poll(self) -> tuple[list[Message], set[TopicPartition]]:
         """(records that have arrived, the partitions whose end was reached)."""
@@ -183,24 +184,24 @@ class RemoteConsumer(Closing):
                 if error is None:
                     records.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    at_end.add(_where(message))
+                    at_end.add(_topic_partition_of(message))
                 else:
                     raise KafkaException(error)
             return records, at_end
 
     def _kept(self, messages: Sequence[Message]) -> Iterator[ConsumedRecords]:
-        """The records of each partition, below the first one that is not wanted."""
+        """The records of each partition, without those at or above the end of the range (``_until``)."""
         by_partition = dict[TopicPartition, list[Message]]()
         for message in messages:
-            where, offset = _where(message), int(message.offset() or 0)
-            end = self._until[where]
+            topic_partition, offset = _topic_partition_of(message), int(message.offset() or 0)
+            end = self._until[topic_partition]
             if end is None or offset < end:
-                by_partition.setdefault(where, []).append(message)
-            self._next[where] = offset + 1 if end is None else min(offset + 1, end)
-        for where, kept in by_partition.items():
+                by_partition.setdefault(topic_partition, []).append(message)
+            self._next[topic_partition] = offset + 1 if end is None else min(offset + 1, end)
+        for topic_partition, kept in by_partition.items():
             yield ConsumedRecords(
-                topic_partition=where,
-                offset=self._next[where],
+                topic_partition=topic_partition,
+                offset=self._next[topic_partition],
                 fetched=FetchedRecords(
                     records=[_record(message, with_headers=self._with_headers) for message in kept],
                     is_log_append_time=[
@@ -210,12 +211,12 @@ class RemoteConsumer(Closing):
             )
 
 
-def _where(message: Message) -> TopicPartition:
+def _topic_partition_of(message: Message) -> TopicPartition:
     return TopicPartition(str(message.topic()), int(message.partition() or 0))
 
 
 def _record(message: Message, *, with_headers: bool) -> Record:
-    """Raises UndecodableValueError."""
+    """The record in a message; its timestamp is -1 if it has none. Raises UndecodableValueError."""
     headers = _headers(message) if with_headers else ()
     kind, timestamp = message.timestamp()
     return Record(
@@ -232,13 +233,13 @@ def _headers(message: Message) -> tuple[tuple[bytes, bytes | None], ...]:
     try:
         headers = message.headers() or []
         pairs = headers.items() if isinstance(headers, dict) else headers
-        # The client may return with its exception set, which is then raised somewhere below.
+        # The client may return from ``headers`` with an exception set, which Python raises at a later step.
         return tuple((name.encode(), _bytes(value)) for name, value in pairs)
     except (UnicodeDecodeError, SystemError) as error:
         raise UndecodableValueError(
             f"the record at offset {message.offset()} has a header whose name is not UTF-8, which the client "
             "cannot read",
-            path=str(_where(message)),
+            path=str(_topic_partition_of(message)),
             advice="read the log directories with --dir, or continue after it with -o",
         ) from error
 
@@ -313,7 +314,7 @@ class RemoteProducer(Closing):
                         on_delivery=self._delivered,
                         **options,
                     )
-            except BufferError:
+            except BufferError:  # the client's queue is full: wait for deliveries, and try again
                 self._producer.poll(_POLL_SECONDS)
             else:
                 return
@@ -323,13 +324,13 @@ class RemoteProducer(Closing):
             self._failure = self._failure or error
             return
         number, offset = int(message.partition() or 0), int(message.offset() or 0)
-        where = TopicPartition(self._topic, number)
+        topic_partition = TopicPartition(self._topic, number)
         produced = self.produced.setdefault(
-            number, ProducedRecords(where, first_offset=offset, last_offset=offset, records=0)
+            number, ProducedRecords(topic_partition, first_offset=offset, last_offset=offset, records=0)
         )
         produced.last_offset = max(produced.last_offset, offset)
         produced.records += 1
 
     def close(self) -> None:
-        """Wait until the broker has acknowledged all records."""
+        """Wait until the broker has acknowledged all records, ``ANSWER_SECONDS`` at most."""
         self._producer.flush(ANSWER_SECONDS)

@@ -60,7 +60,8 @@ class Histories:
     def _parsed(
         self, directory: Path, name: str, read: Callable[[Path], Sequence[Row]], kept_as: str = ""
     ) -> Sequence[Row]:
-        """The result of ``read`` for a directory, kept while its file ``name`` is the same."""
+        """The result of ``read`` for a directory, kept while its file ``name`` is the same. ``kept_as``: the
+        name under which it is kept, where ``name`` is not always the same."""
         try:
             # Before it is read: a change in between is noticed the next time.
             state: object = name, files.stat(directory / name).identity

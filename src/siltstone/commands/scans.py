@@ -39,7 +39,9 @@ def no_report(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastScan(Generic[Found]):
-    """``found``: by the last scan that has succeeded, which began ``at_ms``; both None before. ``error``: why
+    """The state of one scan: its last result, and whether it runs.
+
+    ``found``: by the last scan that has succeeded, which began ``at_ms``; both None before. ``error``: why
     the last one failed. ``is_running``: one runs, or waits; it has read ``done`` of ``total`` logs.
     ``ended_ms``: when the last one has ended; the next begins ``pause_ms`` later."""
 

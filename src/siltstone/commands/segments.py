@@ -42,8 +42,8 @@ from siltstone.log.segment import LiveSegment
 
 CLEAN, NOT_CLEANABLE_YET, ACTIVE, CLOSED = "clean", "uncleanable", "active", "closed"
 SECTIONS = (CLEAN, DIRTY, NOT_CLEANABLE_YET, ACTIVE, CLOSED)
-"""clean: a key stands once; dirty: a cleaning reads it; uncleanable: held back for now; active: appends go
-there; closed: of a log that is not compacted."""
+"""clean: each key has one record; dirty: a cleaning reads it; uncleanable: held back for now; active: appends
+go there; closed: of a log that is not compacted."""
 COUNT_BYTES = 64 << 20
 """Bytes of segments whose headers are read for one request at most; the next request reads more."""
 
@@ -322,6 +322,7 @@ def _active_sentence(conditions: CleaningConditions | None) -> str:
     """When the newest records may be cleaned; empty if there are none, or if it is not known."""
     if conditions is None or not conditions.log.view.active_size:
         return ""
+    # The first blocker is that of the active segment.
     held = conditions.blockers[0].sentence.replace("it is", "What is newer is", 1)
     ratio = conditions.log_config.min_cleanable_dirty_ratio
     return f" {held}. Then it is dirty, and cleaned once the dirty ratio is over {ratio:.2f}."

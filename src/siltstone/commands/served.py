@@ -142,8 +142,10 @@ class Served(Closing):
         self._totals = RecordTotals(self.counter, self._open_log)
         self._snapshot: Snapshot | None = None
         self._reopened: tuple[int, Snapshot, Snapshot] | None = None
+        """When it was reopened (ms), a snapshot, and the same one reopened."""
         self._lock = threading.Lock()
         self._read_only_logs: OrderedDict[TopicPartition, tuple[int, ReadOnlyLog]] = OrderedDict()
+        """In look mode: when a log was last read (ms), and the log; the least recently used first."""
         with contextlib.ExitStack() as stack:
             if not options.is_look:
                 self._open(stack)
@@ -155,7 +157,9 @@ class Served(Closing):
                     for_catalogue=True,
                     is_ours=not options.is_look,
                     history_of=self.histories.of,
-                    opened=() if self.manager is None else [it.directory for it in self.manager.directories],
+                    opened=()
+                    if self.manager is None
+                    else [served.directory for served in self.manager.directories],
                 )
             if not options.is_look:
                 self._watch.list_again()
@@ -172,6 +176,7 @@ class Served(Closing):
         self.cleaner = start_cleaner(manager, engine=self.options.engine)
         self.compactions = _compactions(manager, uses_spark=has_session() or self.options.engine == "spark")
         self.changes = ChangeLog(manager.serving()[0].path, self.clock)
+        # A restart that a user asked for is done now.
         for change in self.changes.newest():
             if change.action == RESTART and change.outcome is None:
                 self.changes.end(change.id, DONE)

@@ -123,8 +123,8 @@ def _exporter_offsets(families: Sequence[MetricFamily]) -> list[MetricFamily]:
     of_kafka = {family.name: family for family in families}
     none = MetricFamily(name="", help="", labels=[], values=[])
     return [
-        replace(of_kafka.get(kafkas, none), name=name, help=meaning)
-        for name, (kafkas, meaning) in _EXPORTER_OFFSETS.items()
+        replace(of_kafka.get(kafka_name, none), name=name, help=meaning)
+        for name, (kafka_name, meaning) in _EXPORTER_OFFSETS.items()
     ]
 
 
@@ -189,9 +189,9 @@ def partition_label(topic: str, partition: int) -> str:
     return f'{{partition="{partition}",topic="{_escaped(topic)}"}}'
 
 
-def _group_label(group: str, where: TopicPartition) -> str:
+def _group_label(group: str, topic_partition: TopicPartition) -> str:
     """The labels of a group's series of a partition."""
-    partition = f'partition="{where.partition}",topic="{_escaped(where.topic)}"'
+    partition = f'partition="{topic_partition.partition}",topic="{_escaped(topic_partition.topic)}"'
     return f'{{consumergroup="{_escaped(group)}",{partition}}}'
 
 

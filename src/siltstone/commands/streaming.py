@@ -3,9 +3,8 @@ are written.
 
 ::
 
-    view log        ───────────── records from the start of the query on, without one new records ──►
-    view compacted  ├─ ledger: the last record of each key ─┤ log_from ─ the log itself ──►  (Pulsar:
-    readCompacted)
+    view log        ──── records from the start of the query on; without a start, only new ones ────►
+    view compacted  ├─ ledger: the last record of each key ─┤ log_from ─ the log itself ──►
 
     async for event in follow(topic, RecordQuery(view="compacted")):
         event.records, event.position          # a later stream continues after the event: follow(…, position)
@@ -16,9 +15,11 @@ So a reader that continues later sees every change of the keys that it has read,
 ``log_from`` it reads the newest ledger. If retention or ``delete-records`` has deleted records before they
 were read, an event ``gap`` says so, and the stream continues in the newest ledger.
 
-A stream reads the ledgers of one partition after another, each to its compaction horizon. Then it reads the
-logs of all partitions in turn. It holds the records of one read in memory, and reads again when its consumer
-asks for the next event. Clients need not understand a position; it is base64 of these fields, big-endian::
+A stream of the view *compacted* (what a Pulsar consumer gets with ``readCompacted``) reads the ledgers of one
+partition after another, each to its compaction horizon. Then it reads the logs of all partitions in turn, as
+a stream of the view *log* does from its start. A stream holds the records of one read in memory, and reads
+again when its consumer asks for the next event. Clients need not understand a position; it is base64 of these
+fields, big-endian::
 
     version int8 | digest 8 bytes | per partition: number int32 | offset int64 | log_from int64
 """
@@ -76,6 +77,7 @@ _HEAD, _ENTRY = struct.Struct(">b8s"), struct.Struct(">iqq")
 Rendered = TypeVar("Rendered")
 Kind = Literal["records", "gap", "heartbeat", "end"]
 _TEXT_MAX = 2 * (_HEAD.size + POSITIONS_MAX * _ENTRY.size)
+"""Longer texts are refused; base64 makes a position 4/3 as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ def follow(
     topic: BrowsedTopic, query: RecordQuery, position: str | None = None, **options: Unpack[FollowOptions]
 ) -> AsyncIterator[StreamEvent]:
     """Send the records after ``position`` as events. Without a position the stream begins at the start of the
-    query; without that one, too, it sends all records of the view *compacted*, and only new records of the
+    query; without a start, it sends all records of the view *compacted*, and only new records of the
     view *log*. Raises UsageError, and what ``browse`` raises."""
     return follow_rendered(topic, query, lambda event: event, position, **options)
 
@@ -350,6 +352,7 @@ class _Stream:
                 self._continue_after_gap(number)
                 return _Step(gap=error.reason)
             reader = self._readers[number]
+            # A ledger is read to its horizon first; logs are read in turn.
             if not (isinstance(reader, CompactedReader) and reader.is_in_ledger):
                 self._order.rotate(-1)
             if polled is None:

@@ -94,15 +94,15 @@ def _compactions(served: Served, topic: str) -> Iterator[TopicEvent]:
 
 def _changes(served: Served, topic: str) -> Iterator[TopicEvent]:
     for change in console.changes(served, CHANGES_READ):
-        where = parse_partition(change.target)
-        if change.target != topic and (where is None or where.topic != topic):
+        topic_partition = parse_partition(change.target)
+        if change.target != topic and (topic_partition is None or topic_partition.topic != topic):
             continue
         before, after = change.before, change.after
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         yield TopicEvent(
             at_ms=change.at_ms,
             what=change.action,
-            partition=None if where is None else where.partition,
+            partition=None if topic_partition is None else topic_partition.partition,
             status=change.outcome or "interrupted, or still running",
             details=", ".join(f"{name}: {_text(before, name)} → {_text(after, name)}" for name in names)
             + f" (by {change.actor.user})",

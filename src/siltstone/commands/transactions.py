@@ -40,7 +40,7 @@ from siltstone.log.segments import segments_of_listing
 
 TRANSACTION_STATE = "__transaction_state"
 NOTES_MAX = 20
-"""The most logs that could not be read which are named."""
+"""How many of the logs that could not be read the notes name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,17 +92,17 @@ def open_transactions(served: Served, report: Report = no_report) -> OpenTransac
     logs = served.snapshot_now() if served.manager is None else None
     listed = sorted(served.opened() if logs is None else logs.partitions)
     transactions, unreadable = list[OpenTransaction](), list[str]()
-    for number, where in enumerate(listed):
+    for number, topic_partition in enumerate(listed):
         report(number, len(listed))
         try:
-            if logs is not None and not _may_be_open(logs.partitions[where]):
+            if logs is not None and not _may_be_open(logs.partitions[topic_partition]):
                 continue
-            log = served.opened().get(where) if logs is None else logs.log(where)
+            log = served.opened().get(topic_partition) if logs is None else logs.log(topic_partition)
             transactions += _transactions_of(served, log)
         except (UnknownTopicError, FileNotFoundError):
             continue  # deleted meanwhile
         except (SiltstoneError, OSError) as error:
-            unreadable.append(f"{where}: {error}")
+            unreadable.append(f"{topic_partition}: {error}")
     left = len(unreadable) - NOTES_MAX
     notes = [*unreadable[:NOTES_MAX], *([f"{counted(left, 'more log')} cannot be read"] if left > 0 else [])]
     ids, more = transactional_ids(served) if transactions else ({}, [])
@@ -149,16 +149,16 @@ def _may_be_open(path: Path) -> bool:
 
 
 def _transactions_of(served: Served, log: ReadableLog) -> Iterator[OpenTransaction]:
-    where, view = log.topic_partition, log.view
+    topic_partition, view = log.topic_partition, log.view
     # Without an open transaction the last stable offset is the high watermark, which may be the end.
     if view.last_stable_offset == view.log_end_offset:
         return
-    blocks_cleaning = "compact" in served.settings_of(where.topic).policies
+    blocks_cleaning = "compact" in served.settings_of(topic_partition.topic).policies
     for offset, producer in sorted((offset, producer) for producer, offset in first_offsets(log).items()):
         first = _first_batch(view, offset)
         yield OpenTransaction(
-            topic=where.topic,
-            partition=where.partition,
+            topic=topic_partition.topic,
+            partition=topic_partition.partition,
             producer_id=producer,
             producer_epoch=first.producer_epoch,
             first_offset=offset,
@@ -179,6 +179,7 @@ class _FirstBatch(NamedTuple):
 def _first_batch(view: LogView, offset: int) -> _FirstBatch:
     """The batch at the first offset of a transaction; ``delete-records`` may have removed it. Raises
     CorruptRecordError, OSError."""
+    # A transaction may begin above the high watermark, at which ``fetch.read`` would end.
     whole = view._replace(high_watermark=view.log_end_offset)
     fetched = fetch.read(whole, max(offset, view.log_start_offset), 1)
     if fetched.slice is None or fetched.segment is None:

@@ -310,10 +310,10 @@ class Watch:
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
         """By id of the settings."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
-        self._before = tuple(opened)
+        self._opened_directories = tuple(opened)
         self._listing: _Listing | None = None
         """The directories as they were listed last."""
-        listed = self._list(clock.now_ms(), self._before)
+        listed = self._list(clock.now_ms(), self._opened_directories)
         self._policies = gather_policies(listed, options)
         self._listed: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
@@ -441,11 +441,11 @@ class Watch:
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
         # A clock that stands (``--now-ms``) or was set back does not put off the next reading.
         is_recent = with_metadata is not None and 0 < now_ms - read_ms < METADATA_MS
-        before = with_metadata if is_recent else None
+        metadata_from = with_metadata if is_recent else None
         listed, self._listed = self._listed, None
         opened_ms, earlier = self._opened or (0, None)
         if listed is None:
-            known = self._before if earlier is None else earlier.directories
+            known = self._opened_directories if earlier is None else earlier.directories
             listed = self._list(now_ms, known)
         settled_ns = (opened_ms - SETTLED_MS) * 1_000_000
         if earlier is not None and any(
@@ -453,16 +453,16 @@ class Watch:
         ):
             earlier = None  # the registry was just being changed when it was read
         broker = self._policies.settings.broker
-        snapshot = Snapshot(self._paths, broker, before, listed, registry_from=earlier)
+        snapshot = Snapshot(self._paths, broker, metadata_from, listed, registry_from=earlier)
         self._opened = now_ms, snapshot
-        if before is None and snapshot.has_brokers_metadata:
+        if metadata_from is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
 
     def _list(self, now_ms: int, known: Sequence[LogDirectory]) -> list[LogDirectory]:
         """The log directories; those of the last listing if no name in them has changed since: to list them
-        takes long where there are many partitions. ``known``: they as they were listed earlier. Raises
-        NotALogDirectoryError, OSError."""
+        takes long where there are many partitions. ``known``: the directories as they were listed earlier.
+        Raises NotALogDirectoryError, OSError."""
         last, states = self._listing, _directory_states(self._paths)
         if last is not None and last.states == states and last.is_reliable:
             return last.directories
@@ -677,7 +677,7 @@ def _ledger_ns(path: str) -> int:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicRules:
     """What the settings of a topic say of all its logs: the fields of ``WatchedLog`` and ``LogState``.
-    ``refusal``: why the logs are skipped without a look at their files, None if they are not."""
+    ``refusal``: why the logs are skipped without reading their files, None if they are not."""
 
     config: Config | None
     refused: str | None
@@ -728,7 +728,10 @@ class _Listing:
         return (
             self.states is not None
             and all(modified_ns < settled_ns for *_, modified_ns in self.states)
-            and all(it.has_broker_files and not it.is_partition_subset for it in self.directories)
+            and all(
+                directory.has_broker_files and not directory.is_partition_subset
+                for directory in self.directories
+            )
         )
 
 

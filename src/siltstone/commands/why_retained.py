@@ -8,6 +8,8 @@
       │ no                                                                 open_transaction · within_min_lag
     is the log left alone?                                              ─► uncleanable · paused · skipped
       │ no
+    does it lie, with what supersedes it, below the cleaner checkpoint? ─► both_clean
+      │ no
     has a tombstone or a marker no horizon, or one to come?             ─► tombstone_unstamped · _waiting ·
       │ no                                                                 held_by_ledger · marker_needed
     is the log due?                                                     ─► due, else not_dirty_enough
@@ -187,10 +189,11 @@ def _next_of_key(
 ) -> tuple[int | None, int | None]:
     """(The offset of a later record of ``key``, where to continue the search or None if it has ended.)
 
-    A record in the dirty section is preferred, since only such a one supersedes others in a cleaning.
-    Aborted records supersede none; those of a transaction that is still open may.
+    A record in the dirty section is preferred to one in the clean section (``clean_offset``), since only such
+    a record supersedes others in a cleaning. Aborted records supersede none; those of a transaction that is
+    still open may.
     """
-    view, below = conditions.log.view, None
+    view, clean_offset = conditions.log.view, None
     if start >= view.high_watermark:
         return None, None
     reader = _reader_without_aborted(view, start, view.high_watermark)
@@ -198,14 +201,14 @@ def _next_of_key(
         before = reader.bytes_read
         polled = reader.poll_once()
         if polled is None:
-            return below, None
+            return clean_offset, None
         budget.spent += reader.bytes_read - before
         for offset in _offsets_of_key(polled.columns, key):
             if offset >= conditions.range.first_dirty:
                 return offset, None
-            below = offset
+            clean_offset = offset
         if budget.is_over and reader.offset < view.high_watermark:
-            return below, reader.offset
+            return clean_offset, reader.offset
 
 
 def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
@@ -290,7 +293,7 @@ def _supersedes(conditions: CleaningConditions, offset: int) -> bool:
 
 
 def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None) -> Blocker | None:
-    """The cause that holds a record back, or the one that supersedes it."""
+    """The cause that holds back a record, or the record that supersedes it; None if neither is held back."""
     blocker = conditions.blocker_of(max(offset, superseder or 0))
     if blocker is not None and superseder is not None and offset < blocker.offset:
         sentence = blocker.sentence.replace("it is ", f"offset {superseder} is ", 1)

@@ -40,8 +40,8 @@ from siltstone.verify.transactions import (
 BUCKET_BYTES = 512 << 20
 """About how many bytes of memory the check of one bucket may take."""
 _MAX_RECORDS_PER_BYTE = 16
-"""More records than this for a byte of a log are not expected: of records of seven bytes, the smallest ones,
-they are compressed to a hundredth."""
+"""The most records that are expected for a byte of a log. The smallest record has seven bytes, so 16 of them
+in one byte are compressed to less than a hundredth."""
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
@@ -158,6 +158,7 @@ def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> I
     for entries in _compare(pair, span, report):
         pending.append(entries)
         pending_count += len(entries)
+        # With several buckets up to 64 MiB are gathered first, so that not every chunk is a small one.
         if pending_count >= _CHUNK_ENTRIES * max(1, min(buckets, 4)):
             yield from _split_by_bucket(pending, buckets)
             pending, pending_count = [], 0
@@ -181,6 +182,8 @@ def _split_by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[i
 
 
 def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
+    """Read BEFORE and AFTER side by side and compare them; yields the key entries of BEFORE's records, some
+    batches at a time. Damage on either side ends the comparison: ``findings.is_complete`` is False then."""
     findings = report.findings
     limit, aborted = pair.settings.batch_limit, AbortedIndex(pair.aborted_entries)
     after = None if span.after is None else AfterStream(pair.after[span.after], span.end, limit, findings)
@@ -213,8 +216,8 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
 #
 # With any ``index.interval.bytes`` this holds. An entry (o, position) of the offset index points at a batch,
 # and all batches before it end below offset o. For an entry (t, o) of the time index, no batch that ends
-# below offset o has a timestamp above t. If the interval is known, the indexes of a rewritten segment must be
-# those that its log gives, byte for byte.
+# below offset o has a timestamp above t. If the interval is known, the indexes of a rewritten segment must
+# be, byte for byte, those that its ``.log`` file gives.
 
 
 class _Batches(NamedTuple):
@@ -227,8 +230,8 @@ class _Batches(NamedTuple):
 
 
 def check_indexes(pair: LogPair, number: int, findings: Findings) -> None:
-    """Check the offset and time index of segment ``number`` of AFTER, whose log is sound. Raises OSError for
-    the log."""
+    """Check the offset and time index of segment ``number`` of AFTER, whose ``.log`` file is sound. Raises
+    OSError for that file."""
     segment = pair.after[number]
     with files.Reader(segment.path) as reader:
         headers = batch_headers(reader, end=segment.size)

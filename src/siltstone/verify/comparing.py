@@ -114,7 +114,7 @@ class AfterStream:
 
     The offsets of its batches must ascend within [the segment's base offset, ``end``). ``batch_limit``: how
     many bytes one batch may decompress to. The first batch that breaks a rule is a problem in ``findings``
-    and ends the stream; so is a file that cannot be read, or is not the one that was listed.
+    and ends the stream; so is a file that cannot be read, or has changed since it was listed.
     """
 
     def __init__(self, segment: Segment, end: int, batch_limit: int, findings: Findings) -> None:
@@ -183,7 +183,8 @@ class AfterStream:
 # A batch's timestamps and delete horizon must be those that its retained records give.
 
 _RECORD_PROBLEMS = ("key_changed", "value_changed", "headers_changed", "timestamp_changed")
-"""By number, from 1 on. The first three are in the order of ``_record_byte_ranges``."""
+"""Kinds of problems, numbered from 1 on. The first three numbers are those that ``first_difference`` gives to
+the ranges of ``_record_byte_ranges``; a timestamp is no range of bytes, and is compared after these."""
 _PRESERVED_FIELDS = ("last_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence")
 _PRESERVED_BITS = (
     (layout.TIMESTAMP_TYPE_BIT, "timestamp type"),
@@ -251,6 +252,7 @@ def _header_problems(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Ite
         yield "header_changed", "the codec changed", ((changed & layout.CODEC_MASK) != 0) & ~empty
         yield "header_changed", "the record format is older", new["magic"] != 2
     else:
+        # A message set has none of these fields. Its last offset may change (``Comparison.match``).
         for name in _PRESERVED_FIELDS[1:]:
             yield "header_changed", f"{name} is not -1", new[name] != -1
         converted = (changed & (layout.TIMESTAMP_TYPE_BIT | layout.CODEC_MASK)) != 0
@@ -454,7 +456,8 @@ class Comparison:
         """Two arrays of bool, one a batch: its tombstones may be discarded; they must be discarded.
 
         The delete horizon decides. Message sets have none: there the modification time of the segment
-        decides.
+        decides. No tombstone must be discarded if the time of the cleaning is not exactly known, or for
+        message sets ``delete.retention.ms``.
         """
         settings, batches = self._pair.settings, self._before.batches
         is_certain = settings.cleaned_at_is_exact

@@ -5,7 +5,8 @@ place in the log::
 
     checksum ─► records: codec, sizes, count ─► offsets rise, log start to high watermark ─► times
 
-Segments, indexes, checkpoints and snapshots are not seen, nor whether the last value of each key is there.
+The check sees no segments, indexes, checkpoints and snapshots, nor whether the log still has the last value
+of each key.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class FetchedCheck:
             self._check_records(window, valid[part])
 
     def continue_at(self, start: int) -> None:
-        """The log starts there now, beyond the batches that were checked."""
+        """Continue at ``start``, where the log begins now: records that were not checked yet were deleted."""
         self.findings.notes.append(f"the log start moved to offset {start} while the log was read")
         self._start = start
 

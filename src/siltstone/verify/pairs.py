@@ -1,4 +1,5 @@
-"""Pairs the logs before with those after, checks the files beside their segments, cuts a pair into spans.
+"""Pairs each log of BEFORE with the same log of AFTER, checks the files beside the segments of both, and cuts
+the pair into spans.
 
 BEFORE is a copy of the log directories, or of one partition, from before the cleaning. Or it is what ``clean
 --keep-originals`` kept of a run: hard links to the replaced segments, and a file that lists the swaps::
@@ -175,8 +176,9 @@ class LogPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Offsets [start, end) of a log. ``before``: the rows in ``LogPair.before`` of the segments that have
-    some of them; ``after``: the row in ``LogPair.after``, None for what retention deleted."""
+    """Offsets [start, end) of a log. ``before``: the indexes in ``LogPair.before`` of the segments that have
+    some of these offsets; ``after``: the index in ``LogPair.after`` of the one segment that has them, None
+    for what retention deleted. ``start`` is -1, below every offset, in the span of what it deleted."""
 
     number: int
     start: int
@@ -230,9 +232,9 @@ def open_sides(
     for path in (*before, *after):
         if not files.is_directory(path):
             raise NotALogDirectoryError("no such directory", path=path)
-    places = {files.stat(path).device_and_inode for path in before}
+    before_identities = {files.stat(path).device_and_inode for path in before}
     for path in after:
-        if files.stat(path).device_and_inode in places:
+        if files.stat(path).device_and_inode in before_identities:
             raise UsageError("BEFORE and AFTER are one directory", path=path, advice=_COPY_ADVICE)
     new = _directory_sides(after)
     runs = {path: kept for path in before if (kept := _kept_logs(path))}
@@ -348,7 +350,8 @@ def _without_undone(run: Path, kept: dict[TopicPartition, Path], after: Logs) ->
 
 
 def _is_undone(folder: Path, partition: Path) -> bool:
-    """Are the kept logs those that are in the partition's directory?"""
+    """Are the kept originals the same files (inodes) as those of their names in the partition's directory?
+    ``undo`` links them there again."""
     logs = [segment_file(base, "log") for group in _read_undo(folder).groups for base in group.originals]
     kept = [name for name in logs if files.exists(folder / name)]
     return bool(kept) and all(

@@ -78,7 +78,8 @@ class SpanTransactions:
 
 
 def control_and_data(batches: BatchHeaders) -> tuple[Flags, Flags]:
-    """Which batches are control batches, and which are data of a transaction: bool, one a batch each."""
+    """Which batches are control batches, and which are data of a transaction: two bool arrays, one a
+    batch."""
     is_v2, attributes = batches["magic"] == 2, batches["attributes"]
     is_control = is_v2 & ((attributes & CONTROL_BIT) != 0)
     return is_control, is_v2 & ~is_control & ((attributes & TRANSACTIONAL_BIT) != 0)
