@@ -751,11 +751,10 @@ class _Erasing:
     def _newest_horizon(self, conditions: CleaningConditions) -> int | None:
         bases = [segment.base_offset for segment in conditions.log.view.segments[:-1]]
         segments = [find_segment(conditions.log.directory, base) for base in bases]
-        return (
-            find_horizons(segments, conditions.range.clean_end, conditions.now_ms).newest_ms
-            if segments
-            else None
-        )
+        if not segments:
+            return None
+        limit = conditions.log_config.max_decompressed_message_bytes
+        return find_horizons(segments, conditions.range.clean_end, conditions.now_ms, limit).newest_ms
 
 
 def _last_tombstone(places: Iterable[KeyPlace]) -> int:
