@@ -22,7 +22,7 @@ from siltstone.broker.hand_over import HandOver, HandOverRequest, hand_over
 from siltstone.broker.producer_ids import BROKER_FILE, PRODUCER_ID_END, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.policies import LogOptions, gather_policies
-from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_OF_A_BATCH
+from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, RECORDS_PER_BATCH
 from siltstone.log.directory import open_directories
 from siltstone.log.metadata_log import TOPIC_RESOURCE, MetadataImage, _apply_snapshot
 from siltstone.log.names import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
@@ -114,9 +114,9 @@ def test_more_records_than_a_batch_has(logs: Path) -> None:
             manager.topics.create(f"topic{number}", 1, {"retention.ms": "1"} if number % 2 else {})
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
-        patched.setattr("siltstone.log.bootstrap.RECORDS_OF_A_BATCH", 7)
+        patched.setattr("siltstone.log.bootstrap.RECORDS_PER_BATCH", 7)
         handed(logs)
-    assert RECORDS_OF_A_BATCH > 7
+    assert RECORDS_PER_BATCH > 7
     assert len(image_of(logs).topics) == 43
 
 

@@ -49,7 +49,7 @@ from siltstone.base.records.metadata import (
 from siltstone.broker.producer_ids import BLOCK, first_free_id, read_next_producer_id
 from siltstone.commands.directories import BrokerDirectories, Snapshot, locked_directories
 from siltstone.log.bootstrap import BOOTSTRAP_CHECKPOINT, bootstrap_checkpoint
-from siltstone.log.checkpoints import LeaderEpochs, read_topic_id, refuse_bad_node
+from siltstone.log.checkpoints import LeaderEpochs, read_topic_id, require_node_number
 from siltstone.log.directory import LogDirectory, require_one_broker
 from siltstone.log.metadata_log import (
     BROKER_RESOURCE,
@@ -209,7 +209,7 @@ class _Plan:
                 path=", ".join(map(str, missing or [self._directories[0].path])),
                 advice="open the directories with siltstone serve once, which completes them",
             )
-        return refuse_bad_node(node, self._directories[0].path / META_PROPERTIES), cluster
+        return require_node_number(node, self._directories[0].path / META_PROPERTIES), cluster
 
     def _refuse_metadata_log(self) -> None:
         """Raises DirectoryRefusedError for a metadata log that is to stay, UsageError for a bad target."""

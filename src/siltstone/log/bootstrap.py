@@ -3,9 +3,13 @@
 ``kafka-storage format`` writes it with the features of the cluster; Kafka's ``BootstrapDirectory`` reads
 it. A snapshot of the metadata log has the same form::
 
-    control batch   SnapshotHeader: key int16 0, int16 3; value int16 version 0, int64 timestamp, no tags
-    batches         metadata records, by 1,000
-    control batch   SnapshotFooter: key int16 0, int16 4; value int16 version 0, no tags
+    control batch   SnapshotHeader: key version int16 0, type int16 3
+                                    value version int16 0, timestamp int64 0, number of tagged fields 0
+    batches         metadata records, up to 1,000 in each
+    control batch   SnapshotFooter: key version int16 0, type int16 4
+                                    value version int16 0, number of tagged fields 0
+
+In a snapshot the timestamp is that of the last record of the log in it; here there is no log yet.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from siltstone.base.records.build import NewBatchHeader, Spans, build_batch
 from siltstone.log.metadata_log import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
-RECORDS_OF_A_BATCH = 1_000
+RECORDS_PER_BATCH = 1_000
 _CONTROL_KEY = struct.Struct(">hh")
 _HEADER = struct.Struct(">hqB").pack(0, 0, 0)
 _FOOTER = struct.Struct(">hB").pack(0, 0)
@@ -28,8 +32,8 @@ _FOOTER = struct.Struct(">hB").pack(0, 0)
 def bootstrap_checkpoint(records: Sequence[bytes], now_ms: int) -> bytes:
     """The file's bytes. ``records``: frames of metadata records (``base.records.metadata``), in order."""
     batches = [_batch(0, [_HEADER], now_ms, control_type=SNAPSHOT_HEADER)]
-    for start in range(0, len(records), RECORDS_OF_A_BATCH):
-        batches.append(_batch(1 + start, records[start : start + RECORDS_OF_A_BATCH], now_ms))
+    for start in range(0, len(records), RECORDS_PER_BATCH):
+        batches.append(_batch(1 + start, records[start : start + RECORDS_PER_BATCH], now_ms))
     batches.append(_batch(1 + len(records), [_FOOTER], now_ms, control_type=SNAPSHOT_FOOTER))
     return b"".join(batches)
 

@@ -39,8 +39,9 @@ _TOPIC_ID_LENGTH = 22
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _NODE_ID = re.compile(r"[0-9]{1,10}")
 _LARGEST_EPOCH = (1 << 31) - 1
-_OFFSETS = re.compile(rb"0\n[0-9]{1,9}\n(?:[\w.-]+ [0-9]{1,10} [0-9]{1,18}\n)*", re.ASCII)
-"""An offset checkpoint as brokers write it. Any other one is read line by line, so that errors say where."""
+_OFFSET_CHECKPOINT = re.compile(rb"0\n[0-9]{1,9}\n(?:[\w.-]+ [0-9]{1,10} [0-9]{1,18}\n)*", re.ASCII)
+"""An offset checkpoint as brokers write it, which is split at once, for speed. Any other one is read line by
+line, so that errors say where."""
 OFFSET_COLUMNS = ("topic", "partition", "offset")
 EPOCH_COLUMNS = ("epoch", "startOffset")
 # Errors quote only the first 40 or 80 characters of a damaged line.
@@ -53,7 +54,8 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """
     try:
         data = files.read_bytes(path)
-        fields = data.decode("ascii").split() if _OFFSETS.fullmatch(data) else []
+        fields = data.decode("ascii").split() if _OFFSET_CHECKPOINT.fullmatch(data) else []
+        # The first two fields are the version and the number of entries.
         rows: Iterable[Sequence[str]] = zip(fields[2::3], fields[3::3], fields[4::3], strict=True)
         if not fields or int(fields[1]) != (len(fields) - 2) // 3:
             rows = list(read_rows(str(path), OFFSET_COLUMNS))
@@ -70,7 +72,7 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
     An empty file has no rows. Yields the rows before a damaged line, and then raises CorruptFileError. Raises
     OSError.
     """
-    count, row_count, count_position = "", 0, -1
+    count, row_count, count_position = "", 0, -1  # -1: no line so far
     for number, (position, line) in enumerate(read_lines(path)):
         row = line.split()
         if number == 0:
@@ -137,15 +139,15 @@ def broker_id_of(properties: Mapping[str, str]) -> str | None:
 
 
 def node_number(text: str | None) -> int | None:
-    """The id of a broker as a number, 0 to 2^31 - 1; None for any other text, and for None."""
+    """The number in ``text``, a broker's id: 0 to 2^31 - 1; None for any other text, and for None."""
     if text is None or not _NODE_ID.fullmatch(text) or int(text) > INT_MAX:
         return None
     return int(text)
 
 
-def refuse_bad_node(text: str, path: Path) -> int:
-    """The number of a broker by the text in the ``meta.properties`` at ``path``. Raises DirectoryRefusedError
-    for a text that is no such number."""
+def require_node_number(text: str, path: Path) -> int:
+    """``node_number`` of the id that the ``meta.properties`` at ``path`` has. Raises DirectoryRefusedError if
+    it is not a number."""
     number = node_number(text)
     if number is None:
         raise DirectoryRefusedError(
@@ -157,7 +159,8 @@ def refuse_bad_node(text: str, path: Path) -> int:
 
 
 def read_topic_id(partition: Path) -> str | None:
-    """Read the topic id in ``partition.metadata``: 22 characters of URL-safe base64; None without the file.
+    """Read the topic id in the ``partition.metadata`` of a partition's directory: 22 characters of URL-safe
+    base64; None without the file.
 
     Raises CorruptFileError if the file is damaged or is not a regular file; OSError.
     """
@@ -167,7 +170,7 @@ def read_topic_id(partition: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        # The errors of reading a directory, a device or a socket.
+        # What the system returns for a directory, a device or a socket.
         if error.errno in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
             raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise

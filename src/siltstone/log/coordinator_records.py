@@ -30,8 +30,11 @@ from typing import Any, Literal, NamedTuple
 from siltstone.base.records.metadata import FRAME_VERSION, MessageReader, UndecodableMessageError
 
 Decoder = Literal["offsets", "transactions", "metadata"]
+"""Which topic the records are from: ``__consumer_offsets``, ``__transaction_state``, ``__cluster_metadata``.
+(The flags of Kafka's tool: ``--offsets-decoder``, ``--transaction-log-decoder``,
+``--cluster-metadata-decoder``.)"""
 Fields = dict[str, Any]
-"""The fields of a key or a value, by Kafka's names."""
+"""A decoded message or a part of one: the values of its fields by Kafka's names."""
 
 TRANSACTION_STATES = (
     "Empty Ongoing PrepareCommit PrepareAbort CompleteCommit CompleteAbort Dead PrepareEpochFence"
@@ -66,7 +69,11 @@ class _Nullable:
 
 
 class _RecordType(NamedTuple):
-    """The fields of one type's keys and values. Values are known in versions 0 to ``largest_version``."""
+    """A type of a coordinator's records: the fields of its keys and of its values.
+
+    Values can be decoded in versions 0 to ``largest_version``; they are flexible from
+    ``first_flexible_version`` on. Keys have one version, which is not flexible.
+    """
 
     key: tuple[_Field, ...]
     value: tuple[_Field, ...]
@@ -114,7 +121,7 @@ _TRANSACTION_VALUE = (
     _Field("transactionStartTimestampMs", "q"),
     _Field("clientTransactionVersion", "h", tag=2),
 )
-_TOPIC_IDS = (_Field("topicId", "uuid"), _Field("partitions", "[i]"))
+_TOPIC_PARTITIONS = (_Field("topicId", "uuid"), _Field("partitions", "[i]"))
 _SUBSCRIBED_TOPICS = (
     _Field("topicId", "uuid"),
     _Field("topicName", "string"),
@@ -139,13 +146,13 @@ _CURRENT_ASSIGNMENT_VALUE = (
     _Field("memberEpoch", "i"),
     _Field("previousMemberEpoch", "i"),
     _Field("state", "b"),
-    _Field("assignedPartitions", _TOPIC_IDS),
-    _Field("partitionsPendingRevocation", _TOPIC_IDS),
+    _Field("assignedPartitions", _TOPIC_PARTITIONS),
+    _Field("partitionsPendingRevocation", _TOPIC_PARTITIONS),
 )
 _REGEX_VALUE = (_Field("topics", "[string]"), _Field("version", "q"), _Field("timestamp", "q"))
 
 
-def _of_consumer_group(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
+def _consumer_group_record(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
     """A record of KIP-848 with the fields ``value``; ``key``: the names of its key's strings after the group
     id."""
     fields = (_Field(name, "string") for name in ("groupId", *key))
@@ -162,24 +169,24 @@ _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
         0: _COMMIT,
         1: _COMMIT,
         2: _GROUP,
-        3: _of_consumer_group(
+        3: _consumer_group_record(
             _Field("epoch", "i"), _Field("metadataHash", "q", tag=0), _Field("creationTimeMs", "q", tag=1)
         ),
-        4: _of_consumer_group(_Field("topics", _SUBSCRIBED_TOPICS)),
-        5: _of_consumer_group(*_CONSUMER_MEMBER_VALUE, key=("memberId",)),
-        6: _of_consumer_group(_Field("assignmentEpoch", "i"), _Field("assignmentTimestamp", "q", tag=0)),
-        7: _of_consumer_group(_Field("topicPartitions", _TOPIC_IDS), key=("memberId",)),
-        8: _of_consumer_group(*_CURRENT_ASSIGNMENT_VALUE, key=("memberId",)),
-        16: _of_consumer_group(*_REGEX_VALUE, key=("regularExpression",)),
+        4: _consumer_group_record(_Field("topics", _SUBSCRIBED_TOPICS)),
+        5: _consumer_group_record(*_CONSUMER_MEMBER_VALUE, key=("memberId",)),
+        6: _consumer_group_record(_Field("assignmentEpoch", "i"), _Field("assignmentTimestamp", "q", tag=0)),
+        7: _consumer_group_record(_Field("topicPartitions", _TOPIC_PARTITIONS), key=("memberId",)),
+        8: _consumer_group_record(*_CURRENT_ASSIGNMENT_VALUE, key=("memberId",)),
+        16: _consumer_group_record(*_REGEX_VALUE, key=("regularExpression",)),
     },
     "transactions": {0: _TRANSACTION},
 }
 _ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("partitions", "[i]"))),)
 
 
-def _fields(text: str) -> tuple[_Field, ...]:
-    """The fields that a text defines: ``name type``, separated by commas. ``1+`` after the type: since
-    version 1; ``#2``: tagged with 2."""
+def _parse_fields(text: str) -> tuple[_Field, ...]:
+    """Parse definitions of fields: ``name type``, separated by commas. ``1+`` after the type: since version
+    1; ``#2``: tagged with 2."""
     fields = []
     for part in text.split(","):
         name, field_type, *rest = part.split()
@@ -189,85 +196,89 @@ def _fields(text: str) -> tuple[_Field, ...]:
     return tuple(fields)
 
 
-_FEATURES = _Field("features", _fields("name string, minSupportedVersion h, maxSupportedVersion h"))
-_END_POINTS = _Field("endPoints", _fields("name string, host string, port H, securityProtocol h"))
-_BROKER_EPOCH = _fields("brokerId i, brokerEpoch q")
+_FEATURES = _Field("features", _parse_fields("name string, minSupportedVersion h, maxSupportedVersion h"))
+_END_POINTS = _Field("endPoints", _parse_fields("name string, host string, port H, securityProtocol h"))
+_BROKER_ID_AND_EPOCH = _parse_fields("brokerId i, brokerEpoch q")
 _METADATA_TYPES: dict[int, tuple[str, int, tuple[_Field, ...]]] = {
     0: (
         "REGISTER_BROKER_RECORD",
         4,
         (
-            *_fields("brokerId i, isMigratingZkBroker ? 2+, incarnationId uuid, brokerEpoch q"),
+            *_parse_fields("brokerId i, isMigratingZkBroker ? 2+, incarnationId uuid, brokerEpoch q"),
             _END_POINTS,
             _FEATURES,
-            *_fields("rack string, fenced ?, inControlledShutdown ? 1+, logDirs [uuid] 3+ #0"),
+            *_parse_fields("rack string, fenced ?, inControlledShutdown ? 1+, logDirs [uuid] 3+ #0"),
         ),
     ),
-    1: ("UNREGISTER_BROKER_RECORD", 0, _BROKER_EPOCH),
-    2: ("TOPIC_RECORD", 0, _fields("name string, topicId uuid")),
+    1: ("UNREGISTER_BROKER_RECORD", 0, _BROKER_ID_AND_EPOCH),
+    2: ("TOPIC_RECORD", 0, _parse_fields("name string, topicId uuid")),
     3: (
         "PARTITION_RECORD",
         2,
-        _fields(
+        _parse_fields(
             "partitionId i, topicId uuid, replicas [i], isr [i], removingReplicas [i], addingReplicas [i], "
             "leader i, leaderRecoveryState b #0, leaderEpoch i, partitionEpoch i, directories [uuid] 1+, "
             "eligibleLeaderReplicas [i] 2+ #1, lastKnownElr [i] 2+ #2"
         ),
     ),
-    4: ("CONFIG_RECORD", 0, _fields("resourceType b, resourceName string, name string, value string")),
+    4: ("CONFIG_RECORD", 0, _parse_fields("resourceType b, resourceName string, name string, value string")),
     5: (
         "PARTITION_CHANGE_RECORD",
         2,
-        _fields(
+        _parse_fields(
             "partitionId i, topicId uuid, isr [i] #0, leader i #1, replicas [i] #2, removingReplicas [i] #3, "
             "addingReplicas [i] #4, leaderRecoveryState b #5, directories [uuid] 1+ #8, "
             "eligibleLeaderReplicas [i] 2+ #6, lastKnownElr [i] 2+ #7"
         ),
     ),
-    7: ("FENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
-    8: ("UNFENCE_BROKER_RECORD", 0, _fields("id i, epoch q")),
-    9: ("REMOVE_TOPIC_RECORD", 0, _fields("topicId uuid")),
+    7: ("FENCE_BROKER_RECORD", 0, _parse_fields("id i, epoch q")),
+    8: ("UNFENCE_BROKER_RECORD", 0, _parse_fields("id i, epoch q")),
+    9: ("REMOVE_TOPIC_RECORD", 0, _parse_fields("topicId uuid")),
     10: ("DELEGATION_TOKEN_RECORD", -1, ()),
     11: ("USER_SCRAM_CREDENTIAL_RECORD", -1, ()),  # a secret
-    12: ("FEATURE_LEVEL_RECORD", 0, _fields("name string, featureLevel h")),
+    12: ("FEATURE_LEVEL_RECORD", 0, _parse_fields("name string, featureLevel h")),
     14: (
         "CLIENT_QUOTA_RECORD",
         0,
         (
-            _Field("entity", _fields("entityType string, entityName string")),
-            *_fields("key string, value d, remove ?"),
+            _Field("entity", _parse_fields("entityType string, entityName string")),
+            *_parse_fields("key string, value d, remove ?"),
         ),
     ),
-    15: ("PRODUCER_IDS_RECORD", 0, _fields("brokerId i, brokerEpoch q, nextProducerId q")),
+    15: ("PRODUCER_IDS_RECORD", 0, _parse_fields("brokerId i, brokerEpoch q, nextProducerId q")),
     17: (
         "BROKER_REGISTRATION_CHANGE_RECORD",
         3,
-        (*_BROKER_EPOCH, *_fields("fenced b #0, inControlledShutdown b 1+ #1, logDirs [uuid] 2+ #2")),
+        (
+            *_BROKER_ID_AND_EPOCH,
+            *_parse_fields("fenced b #0, inControlledShutdown b 1+ #1, logDirs [uuid] 2+ #2"),
+        ),
     ),
     18: (
         "ACCESS_CONTROL_ENTRY_RECORD",
         0,
-        _fields(
+        _parse_fields(
             "id uuid, resourceType b, resourceName string, patternType b, principal string, host string, "
             "operation b, permissionType b"
         ),
     ),
-    19: ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", 0, _fields("id uuid")),
+    19: ("REMOVE_ACCESS_CONTROL_ENTRY_RECORD", 0, _parse_fields("id uuid")),
     20: ("NO_OP_RECORD", 0, ()),
-    21: ("ZK_MIGRATION_STATE_RECORD", 0, _fields("zkMigrationState b")),
-    22: ("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", 0, _fields("name string, mechanism b")),
-    23: ("BEGIN_TRANSACTION_RECORD", 0, _fields("name string #0")),
+    21: ("ZK_MIGRATION_STATE_RECORD", 0, _parse_fields("zkMigrationState b")),
+    22: ("REMOVE_USER_SCRAM_CREDENTIAL_RECORD", 0, _parse_fields("name string, mechanism b")),
+    23: ("BEGIN_TRANSACTION_RECORD", 0, _parse_fields("name string #0")),
     24: ("END_TRANSACTION_RECORD", 0, ()),
-    25: ("ABORT_TRANSACTION_RECORD", 0, _fields("reason string #0")),
-    26: ("REMOVE_DELEGATION_TOKEN_RECORD", 0, _fields("tokenId string")),
+    25: ("ABORT_TRANSACTION_RECORD", 0, _parse_fields("reason string #0")),
+    26: ("REMOVE_DELEGATION_TOKEN_RECORD", 0, _parse_fields("tokenId string")),
     27: (
         "REGISTER_CONTROLLER_RECORD",
         0,
-        (*_fields("controllerId i, incarnationId uuid, zkMigrationReady ?"), _END_POINTS, _FEATURES),
+        (*_parse_fields("controllerId i, incarnationId uuid, zkMigrationReady ?"), _END_POINTS, _FEATURES),
     ),
-    28: ("CLEAR_ELR_RECORD", 0, _fields("topicName string")),
+    28: ("CLEAR_ELR_RECORD", 0, _parse_fields("topicName string")),
 }
-"""By api key (``MetadataRecordType``): name, newest known version (-1: its fields are not shown), fields."""
+"""By api key (``MetadataRecordType``): name, largest version that is decoded (-1: only the name is shown),
+fields. All versions are flexible."""
 
 
 class _FieldReader(MessageReader):
@@ -276,11 +287,11 @@ class _FieldReader(MessageReader):
     _is_flexible = False
 
     def number(self, type_letter: str) -> Any:
-        """A number or a bool: ``type_letter`` is struct's letter."""
+        """Read a number or a bool; ``type_letter`` is its letter in ``struct``."""
         return struct.unpack(f">{type_letter}", self.take(struct.calcsize(f">{type_letter}"), "a number"))[0]
 
     def message(self, fields: tuple[_Field, ...], version: int, *, is_flexible: bool = False) -> Fields:
-        """The fields of this version, by name; a tagged one only if the message has it."""
+        """Read the fields that this version has; of tagged fields those that the message has."""
         self._is_flexible = is_flexible
         values = {
             field.name: self._value(field.type, version)
@@ -299,7 +310,8 @@ class _FieldReader(MessageReader):
         return {field.name: values[field.name] for field in fields if field.name in values}
 
     def _value(self, field_type: Any, version: int) -> Any:
-        """The value of a field that is not tagged; bytes as base64."""
+        """Read one value of a type (see ``_Field``); bytes become base64, as the rows may be printed as
+        JSON."""
         if field_type == "string":
             size = self._size("h")
             return None if size < 0 else self.take(size, "a string").decode("utf-8", "backslashreplace")
@@ -314,6 +326,7 @@ class _FieldReader(MessageReader):
         if isinstance(field_type, str) and field_type[0] != "[":
             return self.number(field_type)
         count = self._size("i")
+        # Every element takes at least a byte. Damaged bytes may hold any count.
         if count > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
@@ -323,6 +336,8 @@ class _FieldReader(MessageReader):
         return [self.message(field_type, version, is_flexible=self._is_flexible) for _ in range(count)]
 
     def _size(self, type_letter: str) -> int:
+        """Read the size of a string or the length of an array; -1 for null. ``type_letter``: its type unless
+        the message is flexible."""
         return self.varint() - 1 if self._is_flexible else self.number(type_letter)
 
 
@@ -370,7 +385,8 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> F
 
 
 def _decode_metadata(value: bytes) -> Fields:
-    """``{"type", "version", "data"}`` of a metadata record; without data where its fields are not known."""
+    """``{"type", "version", "data"}`` of a metadata record; without data for a version that is not
+    decoded."""
     frame = _FieldReader(value)
     if frame.varint() != FRAME_VERSION:
         raise UndecodableMessageError(0, f"the frame version is not {FRAME_VERSION}")

@@ -4,10 +4,10 @@
 it raises DirectoryLockedError. The path of one partition's directory opens the log directory above it, with
 that partition only.
 
-Files, symbolic links, and directories that are not ``topic-N`` are passed over: they are no logs, and nothing
-reads them. ``passed_over`` lists the links and directories. Two paths may lead to the same directory, so
-paths are resolved, and device and inode identify a directory. ``open_directories`` makes one object for each
-directory, with one lock and one cache of checkpoints.
+Only the directories ``topic-N`` are partitions. Other directories and symbolic links are passed over: nothing
+reads them, and ``passed_over`` lists them. Two paths may lead to the same directory, so paths are resolved,
+and device and inode identify a directory. ``open_directories`` makes one object for each directory, with one
+lock and one cache of checkpoints.
 
 The rules for the entries of a partition directory (``partition_files``):
 
@@ -24,9 +24,9 @@ A broker checks none of this: it follows links.
 
 Kafka's loader ignores folders, and the directory's owner can create anything under the names of Siltstone's
 folders. So before such a folder is used or removed, ``refuse_foreign_folder`` checks that it belongs to the
-owner of the partition directory, to root or to the user of this process. That is a rule of its own: it says
-whether the folder's content may be trusted. A folder of root passes it, but a change of the log, which needs
-the rule above, is refused, as for any other file that the broker's user could not remove.
+owner of the partition directory, to root or to the user of this process, so that its content may be trusted.
+This check allows more than the last rule above: a folder of root passes it. A command that changes the log
+applies both, and so refuses a log with a folder of root, which the broker's user could not remove.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ _ALLOWED_IN_EMPTY = (names.LOCK, f"{names.META_PROPERTIES}{names.TEMPORARY}", "l
 """A directory without other entries counts as empty: ``open_or_create`` makes it a log directory."""
 NO_PARTITIONS: Mapping[TopicPartition, Path] = {}
 _FOLDERS = (names.STAGING, names.COMPACTED, names.STAGED_WRITES)
+"""Siltstone's folders in a partition directory."""
 _LOG_DIRECTORY_FILES = (names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS)
+"""A directory with one of these files, which brokers write, counts as a log directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +88,8 @@ class Checkpoints:
 
 
 class LogDirectory(Closing):
-    """An opened, locked log directory. ``open`` and ``open_or_create`` return one; ``close`` releases it.
+    """A log directory that ``open`` or ``open_or_create`` has opened, locked unless ``lock=False``; ``close``
+    releases the lock.
 
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
     paths the caller passed; the others are not read or changed. ``when_damaged``: called for a damaged
@@ -95,12 +98,14 @@ class LogDirectory(Closing):
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
+        """``only``: the partitions whose paths the caller passed; None: all, which ``_list`` lists."""
         self.path = path
         self.partitions = dict(only or {})
         self.passed_over: list[PassedOver] = []
         self.is_partition_subset = only is not None
         self.when_damaged: Callable[[CorruptFileError], None] | None = None
         self._lock: files.Lock | None = None
+        # Name of a checkpoint → (its status when it was read, its entries); see ``_offsets``.
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
         # Entries of the cleaner checkpoint that threads wait to have written.
         self._pending: dict[TopicPartition, int | None] = {}
@@ -108,8 +113,9 @@ class LogDirectory(Closing):
 
     @classmethod
     def open(cls, path: Path, *, lock: bool = True, before: LogDirectory | None = None) -> LogDirectory:
-        """Open a log directory, or the directory of one partition (see the module's docstring). ``before``:
-        the same as it was listed earlier, whose names need not be parsed again.
+        """Open a log directory, or the directory of one partition (see the module's docstring).
+
+        ``before``: this directory as it was listed earlier. Its partitions' names are not parsed again.
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -321,7 +327,8 @@ class LogDirectory(Closing):
             except BaseException:
                 del entries[topic_partition]
                 with self._pending_lock:
-                    self._pending = entries | self._pending  # the other threads write theirs themselves
+                    # The other threads write their entries themselves. Newer ones stay.
+                    self._pending = entries | self._pending
                 raise
 
     def remove_cleaner_entries(self, partitions: Iterable[TopicPartition]) -> None:
@@ -362,7 +369,7 @@ def open_directories(
     passed twice, or a partition of a directory that is passed too, adds nothing. So this process has one lock
     and one cache of checkpoints for each directory. ``dry_run``: create no lock file; lock only those that
     exist. ``on_error``: called with each path for which the file system returns an error; without it the
-    error is raised. ``before``: the directories as they were listed earlier. Raises NotALogDirectoryError,
+    error is raised. ``before``: see ``LogDirectory.open``. Raises NotALogDirectoryError,
     DirectoryLockedError, OSError; no directory is locked then.
     """
     by_identity: dict[tuple[int, int], LogDirectory] = {}
@@ -395,8 +402,8 @@ def open_directories(
 
 
 def resolve_directory(path: Path) -> Path:
-    """The path of a directory without symbolic links; of a prefix of a store that has restore points, the
-    newest of them as a directory.
+    """The path of a directory without symbolic links; for a prefix of an object store that has restore points
+    (backups), the newest of them as a directory.
 
     Raises NotALogDirectoryError for a symbolic link among a log directory's partitions. A broker follows such
     a link, but its lock is in the link's directory, and this process would lock the target's.
@@ -417,8 +424,8 @@ def resolve_directory(path: Path) -> Path:
 
 
 def log_directories_of(path: Path) -> list[Path]:
-    """The log directories of the broker whose directory is ``path``: itself, or else those directly in it,
-    links excepted; none if neither is one. Raises OSError."""
+    """The log directories of the broker whose directory is ``path``: ``path`` itself if it is one, otherwise
+    those directly in it, without links. Raises OSError."""
     listed = files.entries(path)
     folders = [path / entry.name for entry in listed if entry.is_directory]
     partitions = (folder for folder in folders if parse_partition(folder.name) is not None)
@@ -461,8 +468,9 @@ def require_one_broker(
     """Raise DirectoryRefusedError unless the log directories belong to one broker.
 
     They must have the same cluster id and node id, and no partition twice. ``only_reads``: nothing is
-    changed, so that a single directory may have the same partition under two names. ``is_stray``: asked for
-    the directories of a partition that is there twice; those of a deleted topic do not count.
+    changed, so that a single directory may have the same partition under two names (by a bind mount).
+    ``is_stray``: does this directory of a partition belong to a deleted topic? It is called if a partition
+    has two directories, of which a stray one does not count.
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
@@ -487,7 +495,7 @@ def require_one_broker(
                     path=path,
                     advice="remove the directory that the broker does not use",
                 )
-            with contextlib.suppress(OSError):  # opening the partition fails then
+            with contextlib.suppress(OSError):  # opening the partition will raise it again
                 other = by_identity.setdefault(files.stat(path).device_and_inode, path)
                 if other != path:
                     raise DirectoryRefusedError(
@@ -508,8 +516,11 @@ def _has_segments(directory: Path) -> bool:
 def _find_partitions(
     directory: Path, known: Mapping[TopicPartition, Path] = NO_PARTITIONS
 ) -> tuple[dict[TopicPartition, Path], list[PassedOver]]:
-    """The partitions in a log directory, and what is passed over. ``known``: those that were listed earlier;
-    the objects for a name stay the same, since to make them takes most of the time where there are many."""
+    """The partitions in a log directory, and what is passed over.
+
+    ``known``: the partitions that were listed earlier. Their ``TopicPartition`` and ``Path`` objects are used
+    again, since making these takes most of the time in a directory with many partitions.
+    """
     partitions, passed_over = dict[TopicPartition, Path](), list[PassedOver]()
     by_name = {path.name: topic_partition for topic_partition, path in known.items()}
     paths = {} if known else files.children(directory)
@@ -544,8 +555,8 @@ def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str
 def partition_entries(directory: Path, owner: int | None) -> dict[str, files.FileStat]:
     """List a partition directory, with its folders, by name; the module's docstring has the rules.
 
-    ``owner``: to whom Kafka's and Siltstone's files must belong, None: to anybody. Raises UnsafeFileError,
-    OSError.
+    ``owner``: the user id to which Kafka's and Siltstone's files must belong; None: to any. Raises
+    UnsafeFileError, OSError.
     """
     listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
     unusual = [

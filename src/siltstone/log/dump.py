@@ -12,9 +12,9 @@ A row is a dict. Its ``type`` says what it describes (``file``, ``batch``, ``rec
 names of its other fields are those of Kafka's tool. Values are those of JSON, or bytes, which the caller
 prints as base64 or as escaped text (``render``).
 
-No file is trusted. Damage, or an entry that contradicts the log, is a *finding*: a ``CorruptFileError`` that
-is yielded, not raised, after the rows before it. A bad checksum does not end a file: the row of its batch
-says that it is not valid, and its records follow as far as they can be read.
+No file is trusted. Damage, or an index entry that contradicts the log, is a *finding*: a ``CorruptFileError``
+that is yielded, not raised, after the rows before it. A batch with a bad checksum does not end the dump of
+its file: its row says that it is not valid, and its records follow if they can be decoded.
 """
 
 from __future__ import annotations
@@ -63,10 +63,13 @@ _LARGEST_SEQUENCE = 0x7FFFFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpOptions:
-    """The options of a dump; the names are the flags of Kafka's tool.
+    """The options of a dump, named as the flags of Kafka's tool where it has them.
 
-    ``max_bytes``: how many bytes of a log are read. ``max_decompressed_message_bytes``: how many bytes one
-    batch may decompress to. ``decoder``: for a log of one of Kafka's coordinator topics.
+    ``print_data_log``: show keys, values and headers. ``deep_iteration``: show records.
+    ``verify_index_only``: compare an index with its log, and do not show its entries. ``index_sanity_check``:
+    check an index without its log. ``max_bytes``: how many bytes of a log are read.
+    ``max_decompressed_message_bytes``: how many bytes one batch may decompress to. ``decoder``: for a log of
+    one of Kafka's internal topics.
     """
 
     print_data_log: bool = False
@@ -91,7 +94,7 @@ _NAME_ADVICE = f"name it after its segment's base offset, such as {names.segment
 _FILE_NAME_PATTERN = re.compile(
     r"^(.+)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.cleaned|\.swap|\.deleted)?$"
 )
-_BASE_OFFSET_PATTERN = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")
+_BASE_OFFSET_PATTERN = re.compile(r"^([0-9]{1,20})(-[0-9]{10})?$")  # a metadata snapshot also has its epoch
 
 
 def identify(path: str) -> NamedFile:
@@ -172,6 +175,7 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
         try:
             yield from window_rows(path, windows(reader, end=limit, verify=False), options)
         except CorruptRecordError as error:
+            # ``max_bytes`` may end within a batch: that is no damage.
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
                 yield error
 
@@ -179,8 +183,8 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
 def window_rows(path: str, log_windows: Iterable[Window], options: DumpOptions) -> RowsAndFindings:
     """The rows of ``log_rows`` for windows of a log, whose name in findings is ``path``.
 
-    Batches are decoded one at a time, so that damage in one hides no other. Raises what ``log_windows``
-    raises.
+    Batches are decoded one at a time, so that the batches after a damaged one are shown, too. Raises what
+    iterating over ``log_windows`` raises.
     """
     scratch = Scratch()
     for window in log_windows:
@@ -296,7 +300,8 @@ def _record_row(batch: Row, columns: RecordColumns, number: int, options: DumpOp
 
 
 def _message_checksum_fields(columns: RecordColumns, number: int) -> Row:
-    """The CRC32 of one message (magic 0 and 1), and whether it is right."""
+    """The CRC32 of one message (magic 0 and 1), and whether it is right. In a compressed message set these
+    are those of the inner message."""
     start = int(columns.start[number])
     message = columns.data[start : start + int(columns.size[number])].tobytes()
     # The CRC32 is between the entry's offset and size and the magic byte, and covers all that follows it.
@@ -335,7 +340,7 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> RowsAndFindings:
         return
     log = index.log_path()
     if index.kind == "txnindex":
-        return
+        return  # to compare it with the log takes the producers' state at the segment's start
     if log is None:
         if options.verify_index_only:
             reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
@@ -376,7 +381,7 @@ def _producer_row(producer: ProducerEntry) -> Row:
     if producer.last_offset < 0:
         return row
     # The first sequence number is ``offset_delta`` below the last one, modulo 2**31
-    # (``DefaultRecordBatch.decrementSequence``): so many steps on, and all the way around.
+    # (``DefaultRecordBatch.decrementSequence``): the same as 2**31 - ``offset_delta`` above it.
     return row | {
         "firstSequence": _sequence_after(last_sequence, _LARGEST_SEQUENCE + 1 - producer.offset_delta),
         "lastSequence": last_sequence,

@@ -50,9 +50,10 @@ class LogView(NamedTuple):
 
     ``active_size``: bytes of the active segment at that moment; an append may have added more since.
     ``batch_limit``: the bytes that one batch may decompress to (``max.decompressed.message.bytes``).
-    ``truncations``: how often the log was truncated since it was opened. In a later view with another number,
-    the records of an offset may be others, even if the log is longer by now. Of a log that is only read, how
-    often it was read again, since another process may have truncated it.
+    ``truncations``: how many times the log was truncated since it was opened. If a later view has another
+    number, an offset may have another record in it than before, even if the log is longer by now. A log that
+    this process only reads counts how many times its directory was listed again, since another process may
+    have truncated it.
     """
 
     segments: tuple[LiveSegment, ...]
@@ -218,6 +219,8 @@ def _read(
 ) -> FetchResult:
     offset_limit = view.readable_end(isolation)
     first_number = max(bisect.bisect_right(view.segments, offset, key=attrgetter("base_offset")) - 1, 0)
+    # At or above the limit nothing may be read: then the loop has no iteration. Otherwise the first
+    # segment may end below ``offset``, since a cleaning leaves gaps, and the search goes on in the next one.
     for number in range(first_number, len(view.segments) if offset < offset_limit else 0):
         segment, end = view.segments[number], _readable_end_position(view, number, offset_limit)
         first_batch = None
@@ -232,7 +235,7 @@ def _read(
                 continue
             first_batch = batch.position, batch.base_offset, batch.size
         position, base_offset, size = first_batch
-        # One segment a fetch, as in Kafka: a slice is of one file.
+        # A fetch reads one segment only, as in Kafka, since a slice is a part of one file.
         max_size = max(max_bytes, size) if min_one_batch else max_bytes
         file_slice = FileSlice(segment.reader, position, min(max_size, end - position))
         return FetchResult(
@@ -276,15 +279,17 @@ def _batch_at_position(at: FetchPosition, end: int) -> tuple[int, int, int] | No
 def _aborted_transactions(
     view: LogView, number: int, offset: int, file_slice: FileSlice, offset_limit: int
 ) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions with records in the slice (Kafka's ``LocalLog.collectAbortedTransactions``).
+    """The aborted transactions that may have records in the slice, which begins in segment ``number`` of the
+    view at ``offset`` (Kafka's ``LocalLog.collectAbortedTransactions``).
 
-    A transaction index has an entry where the marker is, which may be in a later segment. The search ends at
-    an entry whose last stable offset is at or above the slice's end: transactions that abort later cannot
-    have records in the slice.
+    An aborted transaction is in the index of the segment that has its marker, which may be a later one. The
+    search ends at an entry whose last stable offset is at or above the slice's end: every transaction that
+    aborts after it began there or above.
     """
     segment = view.segments[number]
-    # The offset index gives an offset at or above the slice's end without reading batches. It may be too
-    # high: then the result has transactions whose records were not read, and readers find none of them.
+    # ``upper``: an offset at or above the slice's end, from the offset index, so that no batch is read. If it
+    # is higher than the end, the result also has transactions without a record in the slice, as in Kafka:
+    # they filter nothing.
     upper = segment.upper_bound_offset(file_slice.position + file_slice.size)
     if upper is None and number + 1 < len(view.segments):
         upper = view.segments[number + 1].base_offset
@@ -303,10 +308,10 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     """The first record at or after ``timestamp`` (ms); for ``MAX_TIMESTAMP`` one with the largest timestamp.
 
     ``EARLIEST_TIMESTAMP`` and ``LATEST_TIMESTAMP`` return the log start offset and the high watermark, with
-    timestamp -1. None if every record below the high watermark is older: for ``MAX_TIMESTAMP`` older than one
-    above it, or than one that was appended after the view was taken. As in Kafka, ``MAX_TIMESTAMP`` finds
-    records whose files are still there below the log start offset, too, and the first of all if none has a
-    timestamp.
+    timestamp -1. None if every record below the high watermark is older than ``timestamp``; for
+    ``MAX_TIMESTAMP`` if the record with the largest timestamp is at or above the high watermark, or was
+    appended after the view was taken. As in Kafka, ``MAX_TIMESTAMP`` also finds a record below the log start
+    offset if its segment still exists, and the first record if none has a timestamp.
     """
     if timestamp == EARLIEST_TIMESTAMP:
         return TimestampAndOffset(offset=view.log_start_offset, timestamp=-1, leader_epoch=-1)
@@ -317,7 +322,7 @@ def offset_for_time(view: LogView, timestamp: int) -> TimestampAndOffset | None:
 
 def _find_record_by_timestamp(view: LogView, timestamp: int) -> TimestampAndOffset | None:
     from_offset = view.log_start_offset
-    if timestamp == MAX_TIMESTAMP:
+    if timestamp == MAX_TIMESTAMP:  # search for the largest timestamp itself
         timestamp = max((segment.largest_timestamp_and_offset()[0] for segment in view.segments), default=-1)
         from_offset = 0
     for number, segment in enumerate(view.segments):

@@ -41,7 +41,7 @@ from siltstone.log.reading import EARLIEST, LogReader, Record, Start, records_of
 
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 0.1
 _SHOWN_POSITIONS = 10
-"""Partitions that ``repr`` lists at most."""
+"""How many partitions ``repr`` shows."""
 _TRIES = 50
 """Consecutive attempts at reading files that another process swaps, before the error is raised."""
 
@@ -100,14 +100,17 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
             raise UsageError(f"timeout={timeout!r} is not a number of seconds", advice=advice)
         self._logs, self._timeout, self._isolation, self._reset = logs, timeout, isolation, reset
         self._readers: dict[TopicPartition, LogReader] = {}
+        # The partitions in the order in which they are read next.
         self._turns: collections.deque[TopicPartition] = collections.deque()
+        # Records that were read and not returned yet, all of one partition.
         self._pending: collections.deque[Record] = collections.deque()
         self._positions: dict[TopicPartition, int] = {}
-        self._reading = threading.Lock()
-        self._failures = 0
-        self._add_new(start, positions or {})
+        self._reading = threading.Lock()  # held while files are read (see ``_poll``), and by ``seek``
+        self._failures = 0  # consecutive ones, see ``_TRIES``
+        self._update_logs(start, positions or {})
 
-    def _add_new(self, start: Start, positions: Mapping[TopicPartition, int]) -> None:
+    def _update_logs(self, start: Start, positions: Mapping[TopicPartition, int]) -> None:
+        """Make readers for the logs that have none yet, and refresh all others."""
         for log in self._logs():
             partition = log.topic_partition
             if partition not in self._readers:
@@ -151,8 +154,8 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
 
     def __next__(self) -> Record:
         wait, waited = _FIRST_WAIT_SECONDS, 0.0
-        while not self._pending and not self._poll(is_last=self._ends_at(waited)):
-            if self._ends_at(waited):
+        while not self._pending and not self._poll(is_last=self._ends_after(waited)):
+            if self._ends_after(waited):
                 raise StopIteration
             time.sleep(wait)
             wait, waited = min(2 * wait, _LONGEST_WAIT_SECONDS), waited + wait
@@ -164,14 +167,15 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
     async def __anext__(self) -> Record:
         wait, waited = _FIRST_WAIT_SECONDS, 0.0
         # Files are read in a thread, so that the event loop can run other tasks meanwhile.
-        while not self._pending and not await asyncio.to_thread(self._poll, is_last=self._ends_at(waited)):
-            if self._ends_at(waited):
+        while not self._pending and not await asyncio.to_thread(self._poll, is_last=self._ends_after(waited)):
+            if self._ends_after(waited):
                 raise StopAsyncIteration
             await asyncio.sleep(wait)
             wait, waited = min(2 * wait, _LONGEST_WAIT_SECONDS), waited + wait
         return self._take()
 
-    def _ends_at(self, waited: float) -> bool:
+    def _ends_after(self, waited: float) -> bool:
+        """Does the stream end after ``waited`` seconds without a new record?"""
         return self._timeout is not None and waited >= self._timeout
 
     def _take(self) -> Record:
@@ -194,7 +198,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
             try:
                 has_records = bool(self._pending) or self._read()
                 if not has_records:
-                    self._add_new(EARLIEST, {})
+                    self._update_logs(EARLIEST, {})
                     has_records = self._read()
                 self._failures = 0
                 return has_records
@@ -205,6 +209,8 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
                 return False
 
     def _read(self) -> bool:
+        """Read records of the next partition that has any into ``_pending``; False if none has. It goes to
+        the end of the queue, so that partitions take turns."""
         for _ in range(len(self._turns)):
             partition = self._turns[0]
             self._turns.rotate(-1)

@@ -115,10 +115,12 @@ def _index_batches(
     offsets: Int32,
     times: Int64,
 ) -> tuple[int, int]:
-    """Add consecutive batches, each as Kafka's ``LogSegment.append`` adds one.
+    """Add the entries of consecutive batches, each as Kafka's ``LogSegment.append`` adds one.
 
-    Writes at most ``offsets_max`` offset entries to ``offsets`` and ``times_max`` time entries to ``times``,
-    one row for each entry; returns how many of each. Reads and updates ``state``, which the next call needs.
+    ``last_offset``, ``max_timestamp`` (ms) and ``size`` (bytes) have one element for each batch. Writes at
+    most ``offsets_max`` rows (relative offset, position) to ``offsets`` and ``times_max`` rows (timestamp,
+    relative offset) to ``times``; returns how many of each. Updates ``state``, with which the next call
+    continues.
     """
     offset_count = time_count = 0
     for i in range(len(size)):
@@ -137,7 +139,7 @@ def _index_batches(
                 time_count += 1
                 state[_LAST_TIME_ENTRY] = state[_LARGEST_TIMESTAMP]
             state[_BYTES_SINCE_ENTRY] = 0
-        # The bytes last: so the first batch of a segment never gets an entry.
+        # The batch's own bytes count for the next one, so the first batch of a segment never gets an entry.
         state[_POSITION] += size[i]
         state[_BYTES_SINCE_ENTRY] += size[i]
     return offset_count, time_count
@@ -254,10 +256,11 @@ they may differ, since the files are renamed one by one."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """A file of a partition directory, by its path, and what its name says.
+    """A file of a log directory or of a partition directory: its path, and what its name says.
 
-    ``kind``: what follows the base offset in the name, such as "index". ``base_offset``: -1 if the name has
-    none. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or "".
+    ``kind``: one of ``SEGMENT_KINDS``, ``SNAPSHOT``, or for ``dump`` "offsets" or "epochs" (a checkpoint) or
+    "properties". ``base_offset``: -1 if the name has none. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or
+    "".
     """
 
     path: str
@@ -266,7 +269,7 @@ class NamedFile:
     suffix: str = ""
 
     def log_path(self) -> str | None:
-        """The path of the ``.log`` of this index, with its own suffix during a swap; None without a log."""
+        """The path of the ``.log`` that belongs to this index; None if there is none (see ``_LOGS_OF``)."""
         stem = self.path.removesuffix(self.suffix).removesuffix(self.kind)
         candidates = [f"{stem}log{suffix}" for suffix in _LOGS_OF[self.suffix]]
         return next((path for path in candidates if files.exists(path)), None)
@@ -284,11 +287,15 @@ def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[
     """(the entries before the first damage, that damage: a list of one error, or an empty list)."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[CorruptFileError] = []
+    # ``read_entries`` looks for one kind of damage after another in the whole file. So each time it raises,
+    # the file is cut before that entry and decoded again: what it finds last is nearest to the file's
+    # beginning.
     while True:
         try:
             return read_entries(data, index.kind, index.path), damage[-1:]
         except CorruptFileError as error:
             damage.append(error.with_traceback(None))
+            # For an incomplete last entry the position is ``len(data)``: then that entry is cut off.
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
@@ -320,7 +327,7 @@ def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[
 
     Raises OSError.
     """
-    parts, readable_end = [np.empty(0, _BATCH_ROW)], LONG_MAX
+    parts, readable_end = [np.empty(0, _BATCH_ROW)], LONG_MAX  # LONG_MAX: the log has no damage
     try:
         with files.Reader(log) as reader:
             for headers in batch_headers(reader):
@@ -339,7 +346,7 @@ def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[
 
 
 _NO_VALUE = np.int64(-2)
-"""No batch has this offset, position or timestamp; -1 stands for a missing timestamp."""
+"""No batch has this offset, position or timestamp. (-1 is the timestamp of a batch without one.)"""
 
 
 def _take_rows(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
@@ -352,16 +359,17 @@ def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
     """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``."""
+    # For each entry: the row of the batch at its position, and the row of the batch with its offset.
     rows = np.searchsorted(batches["position"], positions)
     start_positions = _take_rows(batches["position"], rows)
     last_offsets = _take_rows(batches["last_offset"], rows)
     later = np.searchsorted(batches["last_offset"], offsets)
-    following = np.append(positions[1:], LONG_MAX)
-    # An entry may be for several batches: its offset is then the last one of a later batch.
+    next_positions = np.append(positions[1:], LONG_MAX)
+    # An entry may stand for several batches: its offset is then the last one of a later batch.
     ends_batch = (
         (_take_rows(batches["last_offset"], later) == offsets)
         & (later >= rows)
-        & (_take_rows(batches["position"], later) < following)
+        & (_take_rows(batches["position"], later) < next_positions)
     )
     is_readable = positions < readable_end
     for number in np.flatnonzero(is_readable & ((start_positions != positions) | ~ends_batch)).tolist():
@@ -379,6 +387,7 @@ def _check_times(
     rows = np.searchsorted(batches["last_offset"], offsets)
     is_in_batch = (rows < len(batches)) & (_take_rows(batches["base_offset"], rows) <= offsets)
     largest = _take_rows(batches["max_timestamp"], rows)
+    # Above the last batch that was read there may be others, unless the whole log was read.
     is_readable = (rows < len(batches)) | (readable_end == LONG_MAX)
     for number in np.flatnonzero(is_readable & (~is_in_batch | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"

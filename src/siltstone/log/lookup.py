@@ -66,9 +66,10 @@ def batch_headers(
     """Read the headers of the batches in bytes [``start``, ``end``) of a file; one array for each read.
 
     A batch begins at ``start``. ``end`` defaults to the file's size when it was opened; for an active
-    segment, which may have grown since, pass the size up to which it has whole batches. Positions count from
-    the file's first byte. Checksums are not checked. Yields all batches before the first damage, or before a
-    batch that extends beyond ``end``, and then raises CorruptRecordError.
+    segment, which may have grown since, pass the size up to which it has whole batches. ``first_read``: the
+    bytes of the first read, before reads grow. Positions count from the file's first byte. Checksums are not
+    checked. Yields all batches before the first damage, or before a batch that extends beyond ``end``, and
+    then raises CorruptRecordError.
     """
     end = reader.stat.size if end is None else end
     position, read_size = start, first_read
@@ -79,11 +80,14 @@ def batch_headers(
         if len(scan.batches):
             scan.batches["position"] += position
             yield scan.batches
-        is_whole = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
-        if not is_whole or len(data) < len(buffer):
+        # TRUNCATED after at least one batch: the next read begins at the batch that is cut, and shows whether
+        # only the buffer ended in it.
+        is_intact = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
+        if not is_intact or len(data) < len(buffer):
             # If the batches end cleanly, the file is shorter than ``end``.
             reason = SCAN_REASON.get(scan.outcome, SCAN_REASON[ScanEnd.TRUNCATED])
             raise CorruptRecordError(reader.path, position + scan.end, reason)
+        # A larger read pays only if it gets more headers: of a large batch all but the header is skipped.
         if len(scan.batches) > 1:
             read_size = max(read_size, min(4 * read_size, LARGEST_READ))
         position += scan.end
@@ -135,17 +139,16 @@ def first_offset_at_or_after(
     from_offset: int = 0,
     limit: int = DEFAULT_DECOMPRESSION_LIMIT,
     first_read: int = FIRST_READ,
-    least: int = 0,
+    min_timestamp: int = 0,
 ) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
-    Skips records below ``from_offset`` (the log start offset). Skips records without a timestamp: those of
-    magic 0, and those converted from it; with ``least`` -1 only those of magic 0. ``limit``: the bytes that a
-    batch may decompress to. Raises CorruptRecordError as ``batch_headers`` does, and for a batch that it
-    cannot decode.
+    Skips records below ``from_offset`` (the log start offset), and records without a timestamp, which is -1:
+    those of magic 0, and those converted from it. ``min_timestamp`` -1: skips only those of magic 0.
+    ``limit``: the bytes that a batch may decompress to. Raises CorruptRecordError as ``batch_headers`` does,
+    and for a batch that it cannot decode.
     """
-    # A record without a timestamp has -1, which is below the least timestamp searched for.
-    scratch, timestamp = Scratch(), max(timestamp, least)
+    scratch, timestamp = Scratch(), max(timestamp, min_timestamp)
     for batches in batch_headers(reader, start=start, end=end, first_read=first_read):
         possible = (batches["max_timestamp"] >= timestamp) & (batches["last_offset"] >= from_offset)
         possible &= (batches["magic"] > 0) | (timestamp >= 0)

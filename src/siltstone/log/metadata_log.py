@@ -148,9 +148,9 @@ SNAPSHOT_HEADER, SNAPSHOT_FOOTER = 3, 4
 
 
 class MetadataBatch(NamedTuple):
-    """A batch of the metadata log. ``records``: (offset, position in the file, record) of those that concern
-    topics or settings. ``control_types``: the types of a control batch's records, empty for other batches.
-    """
+    """A batch of the metadata log. ``records``: (offset, position in the file, record) of those that
+    ``decode_metadata`` does not skip. ``control_types``: the types of a control batch's records, empty for
+    other batches."""
 
     base_offset: int
     last_offset: int
@@ -171,6 +171,7 @@ def read_cluster_metadata(
     segments = list_segments(partition)
     snapshots = _snapshots(partition)
     failure: CorruptFileError | None = None
+    # The newest snapshot first; at last the log alone, from offset 0 on.
     for offset, path in [*reversed(snapshots), (0, None)]:
         image = MetadataImage()
         try:
@@ -308,8 +309,8 @@ METADATA_PARTITION = TopicPartition(CLUSTER_METADATA, 0)
 class ClusterSettings:
     """A cluster's topics, their ids and settings, as one of its brokers sees them.
 
-    ``path``: the metadata log. ``broker``: the broker's settings, which a topic without settings of its own
-    has. The first source in this list that has a value for a setting counts (Kafka's ``ConfigSource``)::
+    ``path``: the metadata log. ``broker``: the broker's settings, which a topic has where it has none of its
+    own. The first source in this list that has a value for a setting counts (Kafka's ``ConfigSource``)::
 
         DYNAMIC_TOPIC_CONFIG           the topic's settings in the metadata log
         DYNAMIC_BROKER_CONFIG          those of the broker with this ``node.id``
@@ -325,7 +326,8 @@ class ClusterSettings:
 
     @property
     def state(self) -> str:
-        """A version: a text that differs between two metadata logs, and changes with this one."""
+        """A text by which two reads are compared: it differs if they were of different metadata logs, or if
+        this one has grown in between."""
         return f"{self.image.end_offset} at {self.image.last_timestamp_ms}"
 
     def topic_id(self, topic: str) -> str | None:
@@ -369,8 +371,12 @@ class ClusterSettings:
         return parse_stored_config(self.overrides(topic), source, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def effective_broker_config(self, config: Config) -> Config:
-        """A broker's ``config`` with its dynamic settings of the metadata log. In each of the two dynamic
-        layers a value that ``config`` has there already wins; values of lower layers, as a file's, do not."""
+        """``config`` with the broker's dynamic settings from the metadata log added to its two dynamic
+        layers.
+
+        A value that ``config`` already has in the same layer stays. Its static settings, from a file, are in
+        a lower layer, so the metadata log's count before them.
+        """
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.with_layer(origin, {**self.broker.layer(origin), **config.layer(origin)})
         return config
@@ -391,8 +397,8 @@ def _with_source_names(settings: Layer) -> dict[str, Setting]:
 
 def node_id_of(directories: Iterable[LogDirectory]) -> str | None:
     """The id of the broker that the directories belong to, from ``meta.properties``; None if none has it."""
-    files_properties = [directory.properties() for directory in directories]
-    return next(filter(None, map(broker_id_of, files_properties)), None)
+    properties = [directory.properties() for directory in directories]
+    return next(filter(None, map(broker_id_of, properties)), None)
 
 
 def metadata_directory(directories: Iterable[LogDirectory]) -> LogDirectory | None:

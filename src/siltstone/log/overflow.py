@@ -2,7 +2,7 @@
 
 An index stores offsets relative to the segment's base offset, in four bytes (signed). Brokers before 1.1
 could write a segment whose relative offsets are larger, or clean several segments into such a one. Such a
-segment is *overflowed*. It is split between two batches::
+segment is *overflowed*. It is split between two batches, into segments whose offsets fit::
 
     base 0: 0 … 2147483647, 2147483650 … 4000000000      ──►      base 0 · base 2147483650
 

@@ -485,7 +485,7 @@ class LiveSegment:
                 end=end,
                 from_offset=from_offset,
                 limit=batch_limit,
-                least=-1 if timestamp == -1 else 0,
+                min_timestamp=-1 if timestamp == -1 else 0,
             ),
         )
 

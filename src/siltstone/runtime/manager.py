@@ -55,7 +55,7 @@ from siltstone.base.errors import (
 from siltstone.base.records.fetch_results import MessageSetSend, MultiMessageSetSend
 from siltstone.compaction.inplace.destination import remove_all_staged
 from siltstone.log import names
-from siltstone.log.checkpoints import broker_id_of, refuse_bad_node
+from siltstone.log.checkpoints import broker_id_of, require_node_number
 from siltstone.log.directory import require_one_broker
 from siltstone.log.fetch import READ_UNCOMMITTED
 from siltstone.log.following import Consumer, ConsumerOptions
@@ -193,7 +193,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
         cluster = cluster or properties.get("cluster.id")
         stated = broker_id_of(properties)
         if stated is not None:
-            refuse_bad_node(stated, served.path / META_PROPERTIES)
+            require_node_number(stated, served.path / META_PROPERTIES)
         node = node or stated
     if node is not None and node_id >= 0 and node != str(node_id):
         raise DirectoryRefusedError(

@@ -6,7 +6,7 @@
                        ledger-5.json    the manifest of ledger 5: its runs, and the horizon
                        ledger-5.hidden  the offsets in its runs that later runs have superseded
                        generation-3/    run 3: segments with the original offsets, and the key index ``keys``
-                       run-<hex>/       the staging folder of a compaction in progress
+                       run-<hex>/       staging of a compaction in progress; the number is random, of no run
 
 A *run* is a part of a ledger that one compaction wrote, and several ledgers may share it. The *horizon* is
 the first offset that the ledger does not cover. Below the horizon a reader gets the ledger's records that are

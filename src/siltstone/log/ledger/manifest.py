@@ -90,10 +90,10 @@ class SegmentEntry(_Strict, frozen=True, kw_only=True):
 
 class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
     """A part of a ledger, written by one compaction. ``id``: no other run of the log has it. ``records``: how
-    many it has. ``size``: of its segments.
+    many it has. ``size``: the bytes of its segments' logs.
 
-    ``keys_size`` and ``keys_crc`` are those of its key index. ``superseded``: how many of its records are
-    superseded by later runs of the same ledger.
+    ``keys_size`` and ``keys_crc``: bytes and CRC32C of its key index. ``superseded``: how many of its records
+    the ledger's file of superseded offsets lists.
     """
 
     id: int
@@ -108,7 +108,7 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
 
     @property
     def live_size(self) -> int:
-        """About how many bytes its records that are not superseded take, as if all had the same size."""
+        """An estimate of the bytes of its records that are not superseded, as if all had the same size."""
         return self.size * (self.records - self.superseded) // self.records if self.records else 0
 
     @property
@@ -119,12 +119,12 @@ class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
 
 @decoded_in_threads
 class Ledger(_Strict, frozen=True, kw_only=True, rename=_LEDGER_NAMES):
-    """A compacted ledger of a log below ``horizon``, the first offset that it does not cover.
+    """A compacted ledger, which covers a log below the offset ``horizon``.
 
-    ``order`` is one of ``ORDERS``. ``hash_key``: the secret key of SipHash, which records' keys are hashed
-    with. ``retain_null_key``: records without a key are retained (Pulsar's ``topicCompactionRetainNullKey``).
-    ``created_ms``: when the ledger was created. ``superseded_crc``: CRC32C of the file of superseded offsets,
-    None if there is no such file."""
+    ``order`` is one of ``ORDERS``. ``hash_key``: the secret key of SipHash, as two 64-bit words, with which
+    records' keys are hashed. ``retain_null_key``: records without a key are retained (Pulsar's
+    ``topicCompactionRetainNullKey``). ``created_ms``: when the ledger was created. ``superseded_crc``: CRC32C
+    of the file of superseded offsets, None if there is no such file."""
 
     id: int
     horizon: int
@@ -184,6 +184,7 @@ def _segments_fit(run: Run) -> bool:
     """
     bases = [segment.base_offset for segment in run.segments]
     ascending = [run.base_offset, *bases[1:], run.end_offset]
+    # ``sorted(set(…))``: strictly ascending.
     return (
         run.size == sum(segment.size for segment in run.segments)
         and all(segment.size >= 0 for segment in run.segments)

@@ -13,8 +13,9 @@ first reads the log itself. A ledger has no records of open or aborted transacti
 only from the horizon on. If a log has no ledger, all of the log is read.
 
 A ledger has no tombstones either. A reader that continues where another one stopped has to see the tombstones
-of the keys that the other one has read, also when a newer ledger has applied them meanwhile. So it reads the
-log itself from where the other one would have, ``log_from``, and the newer ledger only below that::
+of the keys that the other one has read, also if a newer ledger has applied them meanwhile. So it reads the
+log itself from ``log_from`` on, the offset from which the other one would have, and the newer ledger only
+below::
 
     other reader   ├─ ledger 1 ─┤ log_from ── log ──►
     continues at         ▲
@@ -54,8 +55,8 @@ from siltstone.log.reading import (
 
 @kernel
 def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
-    """Move the rows whose offsets are not superseded to the front. Returns how many they are, -1 if a
-    superseded offset has no row.
+    """Move the rows whose offsets are not superseded to the front of the columns' arrays, in place. Returns
+    how many they are, -1 if a superseded offset has no row.
 
     Both ``superseded`` and the rows ascend by offset, so one pass over both finds them.
     """
@@ -82,7 +83,7 @@ def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
 
 
 def without_superseded(polled: PolledRecords, superseded: Int64, path: str) -> PolledRecords:
-    """Drop the records at ``superseded`` offsets (int64, ascending), in the same arrays.
+    """Drop the records at ``superseded`` offsets (int64, ascending). Overwrites the arrays of ``polled``.
 
     Raises LedgerError, with ``path``, if a superseded offset between the first and the last record has no
     record.
@@ -154,9 +155,11 @@ class CompactedReader(RecordReader, Closing):
         self._options = options
         self._reset, self._end = options.get("reset", "none"), options.get("end")
         LogReader(log, 0, **options)  # raises for wrong options
+        # ``poll`` of this class applies the ``reset`` policy, to the view as a whole.
         without_reset: ReaderSettings = {**options, "reset": "none"}
         self._log_reader = LogReader(log, 0, **without_reset)
         self._ledger: OpenLedger | None = None
+        # The segment of the ledger that is being read, and its reader.
         self._current: tuple[LedgerSegment, LogReader] | None = None
         self.log_from = 0
         self._is_closed = False
@@ -242,15 +245,18 @@ class CompactedReader(RecordReader, Closing):
             offset = self._first_offset_since(segment, start.timestamp_ms)
             if offset is not None:
                 return offset
+        # No record of the ledger is that new: search the log, but only the part that is read from it.
         return self._resolve_start(view._replace(log_start_offset=self.log_from), start)
 
     def _first_offset_since(self, segment: LedgerSegment, timestamp_ms: int) -> int | None:
         """The offset of the segment's first record that is not superseded and not older than
         ``timestamp_ms``; None without one."""
-        position = fetch.offset_for_time(segment.view, timestamp_ms)
-        if position is None:
+        record = fetch.offset_for_time(segment.view, timestamp_ms)
+        if record is None:
             return None
-        self.offset = position.offset
+        # That record may be superseded. So read from it on, as ``poll`` does: ``_poll_segment`` begins at
+        # ``self.offset``, which ``_seek`` sets to the result afterwards.
+        self.offset = record.offset
         offset = None
         while offset is None and (polled := self._poll_segment(segment, None)) is not None:
             rows = np.flatnonzero(polled.columns.timestamp >= timestamp_ms)
@@ -298,7 +304,8 @@ class CompactedReader(RecordReader, Closing):
         return self._poll_log(max_bytes)
 
     def _poll_segment(self, segment: LedgerSegment, max_bytes: int | None) -> PolledRecords | None:
-        """The segment's next records that are not superseded; None at its end, which ``offset`` then is."""
+        """The segment's next records that are not superseded; None at its end, to which it moves
+        ``offset``."""
         path = segment.view.segments[0].reader.path
         if self._current is None or self._current[0] is not segment:
             self._current = segment, self._open_segment(segment)
@@ -338,13 +345,16 @@ class CompactedReader(RecordReader, Closing):
             "end": self.log_from if self._end is None else min(self._end, self.log_from),
             "buffer_bytes": self.buffer_bytes,
             "limit": self._options.get("limit") or self._log.view.batch_limit,
-            "verify": False,  # ``verify_segment`` has verified the whole log, or the options say not to
+            "verify": False,  # ``verify_segment`` has verified the whole file, or the options say not to
         }
         return LogReader(_FixedLog(segment.view), self.offset, **options)
 
     def _poll_log(self, max_bytes: int | None) -> PolledRecords | None:
-        """The next records of the log itself. Releases the ledger, so that retention may delete the log's
-        records."""
+        """The next records of the log itself.
+
+        Releases the ledger only after this read: until then the ledger keeps retention from deleting the
+        records.
+        """
         try:
             if self._ledger is not None:
                 self.offset = max(self.offset, self.log_from)

@@ -19,7 +19,7 @@ The names in a partition's folder of ledgers::
     ledger-N.json      the manifest of ledger N: its runs, and sizes and checksums of their files
     ledger-N.hidden    its superseded offsets
     generation-N       run N: segments as in a log, and its key index
-    run-NAME           the staged files of a compaction that runs, or that was interrupted
+    run-NAME           staged files of a compaction that is in progress or was interrupted; this is no run
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class OpenLedger:
         """Raises LedgerError, OSError."""
         self.ledger = ledger
         self._lock = lock
+        # Paths of the logs whose checksums are verified, and of those whose checksums the thread computes.
         self._verified: set[str] = set()
         self._checksums: dict[str, Future[int]] = {}
         self._thread = ThreadPoolExecutor(1, "ledger")  # starts its thread at the first ``submit``
@@ -206,7 +207,8 @@ def _read(path: Path) -> bytes:
 
 
 def file_checksum(reader: files.Reader, stop: threading.Event | None = None) -> int:
-    """CRC32C of a whole file. Once ``stop`` is set, that of the part that was read, for no use."""
+    """The CRC32C of a whole file. If ``stop`` is set meanwhile, it returns early, and the result means
+    nothing."""
     buffer = np.empty(_BUFFER_BYTES, np.uint8)
     crc, position = 0, 0
     while (stop is None or not stop.is_set()) and (count := reader.read_into(buffer, position)):
@@ -241,7 +243,7 @@ def check_staged(
 
 
 def _superseded_problem(run: Run, offsets: Int64) -> str:
-    """The problem of a run's superseded offsets; empty if there is none."""
+    """What is wrong with a run's superseded offsets; empty if nothing is."""
     if len(offsets) != run.superseded:
         return f"{len(offsets)} offsets of run {run.id} are superseded, but {run.superseded} were counted"
     bounded = np.concatenate(([run.base_offset - 1], offsets, [run.end_offset]))
@@ -376,13 +378,13 @@ class LedgerStore:
             if ledger is not None and number == ledger.id:
                 continue
             lock = self._try_lock_exclusively(number)
-            if lock is not None:  # no reader has it
+            if lock is not None:  # no reader has it open
                 lock.release()
                 continue
             try:
                 horizons.append(self._load(number).horizon)
             except LedgerError:
-                if files.exists(self.folder / manifest_name(number)):
+                if files.exists(self.folder / manifest_name(number)):  # otherwise it was deleted meanwhile
                     raise
         return min(horizons, default=None)
 
@@ -416,7 +418,7 @@ class LedgerStore:
         return sorted({int(match["id"]) for match in matches if match["kind"] == "json"})
 
     def _matches(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-        """The matches of the names in the folder."""
+        """The matches of the pattern among the names in the folder."""
         if not files.is_directory(self.folder):
             return []
         matches = (pattern.match(entry.name) for entry in files.entries(self.folder))
@@ -542,7 +544,8 @@ class LedgerStore:
         unfinished = self._matches(_UNFINISHED_PATTERN)
         runs = self._unreferenced_runs(ledgers)
         if runs:
-            # Otherwise a crash could bring a deleted manifest back, but not its runs.
+            # First make the deletions of manifests durable. Otherwise a crash could bring a manifest back,
+            # but not its runs.
             files.sync_directory(self.folder)
         unused = [match[0] for match in (*orphans, *runs, *unfinished) if match[0] not in keep]
         removed += [self._remove(name) for name in unused]
