@@ -250,14 +250,12 @@ def validate_and_assign(
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
     is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    # The tuples ``RecordRules`` and ``AssignedFields`` of ``records.check``.
     rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
-    assigned = (next_offset, leader_epoch, is_append_time, now_ms)
+    assigned = (next_offset, leader_epoch, is_append_time, now_ms)  # ``AssignedFields`` of ``records.check``
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
-    # The common case first: one kernel call checks one uncompressed batch and writes its offsets. For
-    # anything else it returns 0 records, and the steps below check the batches again. Where batches may have
-    # to be recompressed, size limit 0 makes it accept nothing.
+    # The common case first: a kernel checks one uncompressed batch and writes its offsets. For anything else,
+    # and with size limit 0 (recompression), it returns 0 records, and the steps below check the batches.
     rows = np.empty(1, BATCH)
     checksum = _checksum_of_one_batch(data)
     record_count, first, last, largest = validate_single_batch(
