@@ -97,8 +97,12 @@ class SegmentList:
         )
 
     def _create(self, base_offset: int) -> LiveSegment:
-        """Raises OSError. Then there are no files of the new segment: on a disk that is full the log stays
-        online, and its next batches may go into the segment before, at and above ``base_offset``."""
+        """Create an empty segment, durably. Raises OSError.
+
+        After an error no file of the new segment is left. If the disk was full, the log stays online and may
+        append offsets at and above ``base_offset`` to the segment before. If a ``.log`` with that base offset
+        existed, a start would refuse these offsets, since they would belong to the other segment.
+        """
         now_ms, jitter_ms = self._clock.now_ms(), self._jitter()
         try:
             segment = LiveSegment.create(
@@ -148,7 +152,7 @@ class SegmentList:
         """
         remaining = [segment for segment in self.segments if segment.base_offset <= offset]
         removed = self.segments[len(remaining) :]
-        if not remaining:
+        if not remaining:  # the whole log is above ``offset``
             self.restart(offset)
             return lambda: None
         last = remaining[-1].truncated(offset, self.config)
@@ -169,6 +173,7 @@ class SegmentList:
         The empty segment is created before the others are removed: after a crash, a log without a segment
         would start at offset 0.
         """
+        # A segment that begins at ``offset`` becomes the empty one; no other may have records from there on.
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
         at_offset = (segment for segment in self.segments if segment.base_offset == offset)
@@ -179,7 +184,8 @@ class SegmentList:
     def _remove(self, removed: Sequence[LiveSegment]) -> None:
         for segment in reversed(removed):
             for path in segment.mark_deleted():
-                # An earlier swap may have left a file of this name, which is due to be unlinked just now.
+                # A ``.deleted`` file of this name may be left from an earlier swap. The thread that unlinks
+                # that one after ``file.delete.delay.ms`` may come first.
                 with contextlib.suppress(FileNotFoundError):
                     files.unlink(path)
             files.sync_directory(self.directory)
@@ -247,8 +253,8 @@ class AppendResult(NamedTuple):
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """After one of these, a failed write is undone and the log stays online."""
 TRY_APPEND_BYTES_MAX = 256 << 10
-"""``try_append`` takes no batch that has more bytes, or that decompresses to more. So many take about 100 µs;
-a change of threads, 40 µs of the processor."""
+"""``try_append`` takes no batch that has more bytes, or that decompresses to more. It takes about 100 µs for
+a batch of this size; to pass a batch to another thread costs 40 µs of CPU time."""
 
 
 class _WouldWaitError(Exception):
@@ -256,8 +262,9 @@ class _WouldWaitError(Exception):
 
 
 def _epochs_of(validated: ValidatedBatches) -> list[tuple[int, int]]:
-    """(Leader epoch, first offset) wherever the epoch changes; a leader's replica may get several at once."""
-    if len(validated.batches) == 1:  # as from each client, in a few microseconds
+    """(leader epoch, first offset) wherever the epoch changes; batches that a replica fetches may have
+    several."""
+    if len(validated.batches) == 1:  # as from every client: without the array operations of ``epochs_of``
         return [(validated.batches["leader_epoch"].item(0), validated.first_offset)]
     return epochs_of(validated.batches)
 
@@ -296,8 +303,8 @@ class PartitionLog(ReadableLog):
         self._epochs = LeaderEpochs(recovered.directory)
         self.recovery_point = recovered.log_end_offset
         self.flushed_ms = clock.now_ms()
-        self._truncations = 0
-        self._high_watermark: int | None = None
+        self._truncations = 0  # how often, since the log was opened
+        self._high_watermark: int | None = None  # None: always the log end offset
         self._segment_list = SegmentList(recovered, config, clock)
         self._log_start_offset, self._log_end_offset = recovered.log_start_offset, recovered.log_end_offset
         self._publish()
@@ -324,8 +331,8 @@ class PartitionLog(ReadableLog):
         return self._epochs.latest_epoch or 0
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """(the largest epoch up to ``epoch``, the offset at which it ends); None for an epoch that the log
-        does not have yet. An epoch before the first one ends where that begins.
+        """(the largest epoch up to ``epoch``, the offset at which it ends). None for -1 (unknown), and for an
+        epoch that the log does not have yet. An epoch before the log's first one ends where that one begins.
         (``LeaderEpochFileCache.endOffsetFor``.)"""
         entries = self._epochs.entries or ((0, 0),)
         if epoch == self.leader_epoch:
@@ -358,9 +365,9 @@ class PartitionLog(ReadableLog):
             self._truncations,
         )
         if before is not None and before.offsets != self.view.offsets:
-            self._tell_moved()
+            self._call_when_moved()
 
-    def _tell_moved(self) -> None:
+    def _call_when_moved(self) -> None:
         if self.when_moved is not None:
             self.when_moved(self)
 
@@ -371,7 +378,7 @@ class PartitionLog(ReadableLog):
     def _go_offline(self, error: OSError | UnsafeFileError) -> StorageError:
         """Take the log offline: memory and disk may differ, so it has to be recovered. Returns the error."""
         self.offline = f"{(isinstance(error, OSError) and error.strerror) or error}"
-        self._tell_moved()
+        self._call_when_moved()
         return self._storage_error(self.offline)
 
     def _storage_error(self, reason: str) -> StorageError:
@@ -438,18 +445,16 @@ class PartitionLog(ReadableLog):
         try:
             self._refuse_unusable()
             return self._append_restoring(buffer, Origin.CLIENT, leader_epoch, may_wait=False)
-        except (
-            _WouldWaitError,
-            MessageTooLargeError,
-        ):  # if it is too large for the topic, ``append`` says it
-            return None
+        except (_WouldWaitError, MessageTooLargeError):
+            return None  # whether the batch is too large for the topic, too, is for ``append`` to say
         finally:
             self._lock.release()
 
     def _append_restoring(
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, *, may_wait: bool
     ) -> AppendResult:
-        """``_append``. Validation writes offsets into the header; if nothing is appended, it is restored."""
+        """``_append``, but if it appends nothing, the first batch's header is as before: validation writes
+        the offset into it."""
         header = buffer[:BATCH_OVERHEAD].copy()
         appended = None
         try:
@@ -466,8 +471,8 @@ class PartitionLog(ReadableLog):
         return self.is_flush_time(now_ms)
 
     def is_flush_time(self, now_ms: int) -> bool:
-        """Has ``flush.ms`` passed since the last flush? Yes, too, if the clock was set back since: how much
-        time has passed is not known then."""
+        """Has ``flush.ms`` passed since the last flush? Also yes if the clock was set back since then: how
+        much time has passed is unknown."""
         flush_ms = self.config.flush_ms
         return flush_ms < LONG_MAX and not 0 <= now_ms - self.flushed_ms < flush_ms
 
@@ -514,6 +519,7 @@ class PartitionLog(ReadableLog):
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
+            # Not an OSError, so ``_append`` leaves the log online: what this call wrote was undone.
             raise StorageError(
                 f"{error.strerror}; the batches of this call were not appended",
                 path=self.directory,
@@ -550,7 +556,8 @@ class PartitionLog(ReadableLog):
             files.replace(path, self._producers.snapshot())
 
     def flush(self, *, including_active: bool = True) -> None:
-        """Make all records durable that were appended before this call, or those of the closed segments only.
+        """Make all records durable that were appended before this call; without ``including_active`` only
+        those of the closed segments.
 
         Does nothing on a log that is closed or offline. Raises StorageError, also if the log goes offline
         meanwhile.
@@ -669,7 +676,7 @@ class PartitionLog(ReadableLog):
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
             if name is not None and name.kind == SNAPSHOT and (all_snapshots or name.base_offset > end):
-                with contextlib.suppress(FileNotFoundError):  # one that a swap has left, as in ``_remove``
+                with contextlib.suppress(FileNotFoundError):  # of a ``.deleted`` file, as in ``_remove``
                     files.unlink(self.directory / entry.name)
         # Damage that recovery has left in a closed segment does not stop a truncation half-way.
         segments = list_segments(self.directory)
@@ -734,7 +741,7 @@ class PartitionLog(ReadableLog):
             self._closed = True
             for segment in self._segment_list.segments:
                 segment.close_for_append()
-            self._tell_moved()
+            self._call_when_moved()
 
 
 _logger = logging.getLogger("siltstone")

@@ -31,10 +31,13 @@ _NAME_MAX = 255
 """Characters of the longest name."""
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
 _writing = threading.Lock()
+"""Held while a file is read, changed and replaced, so that no thread's change is lost."""
 
 
 @decoded_in_threads
 class _Content(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
+    """The file's content: name → topic → partition → position. Decoding refuses another ``version``."""
+
     positions: dict[str, dict[str, dict[str, _Offset]]]
 
 

@@ -10,11 +10,13 @@ offset before the marker is below the high watermark.
 
 A snapshot is a file ``BASE.snapshot``, all its integers big-endian::
 
-    version 2 (1) | CRC32C of what follows 4 | entry count 4 | per entry 46:
-    producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8
-    | coordinator epoch 4 | first offset of its open transaction 8 (-1: none)
+    version int16, 1 | CRC32C of what follows uint32 | number of entries uint32 | entries of 46 bytes
+    entry    producer id int64 | epoch int16 | last sequence int32 | last offset int64
+             | offset delta int32 | timestamp int64 | coordinator epoch int32
+             | first offset of its open transaction int64 (-1: none)
 
-The cleaner reads a snapshot for each producer's last batch. It retains that batch, even without records,
+The offset delta is the last offset minus the first offset of the producer's last batch. The cleaner reads the
+last offset of each producer from a snapshot. It retains the batch with that offset, even without records,
 until the producer expires: otherwise the producer's last sequence would be lost.
 """
 
@@ -76,7 +78,8 @@ _ATTRIBUTES_INDEX = (BATCH.names or ()).index("attributes")
 class ProducerEntry(NamedTuple):
     """One producer in a snapshot, its fields in the order of the file.
 
-    ``last_offset`` and ``last_sequence`` are of its last batch, -1 when it has no batch.
+    ``last_offset`` and ``last_sequence`` are of its last batch, -1 when it has no batch; ``offset_delta`` is
+    that batch's last offset minus its first. ``open_transaction_offset``: -1 without an open transaction.
     """
 
     producer_id: int
@@ -90,7 +93,7 @@ class ProducerEntry(NamedTuple):
 
 
 def read_snapshot(data: bytes, path: str = "", offset: int | None = None) -> list[ProducerEntry]:
-    """Decode a snapshot file's bytes. ``offset``: the one in the file's name.
+    """Decode a snapshot file's bytes. ``offset``: the offset in the file's name, if it is to be checked.
 
     Raises CorruptFileError for a corrupt file. With ``offset`` also for an entry with an offset at or above
     it, and for a producer id that is negative or repeated.
@@ -356,7 +359,7 @@ class ProducerStates:
             batch = ProducerBatch.of(batches, row)
             marker = read_batch_marker(data, batches, row, path) if batch.is_control else None
             if batch.is_control and marker is None:
-                continue
+                continue  # another control record, or a marker that cleaning has emptied
             producer = self._producers.get(batch.producer_id)
             if producer is None:
                 producer = self._producers[batch.producer_id] = Producer(batch.producer_id)
@@ -381,8 +384,8 @@ class ProducerStates:
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
         """The offset below which ``read_committed`` readers may read (Kafka's ``lastStableOffset``).
 
-        It is not below the log start offset. Forgets the ended transactions whose marker is below the high
-        watermark (``onHighWatermarkUpdated``), which never decreases.
+        It is not below the log start offset. Forgets the ended transactions whose marker is below
+        ``high_watermark`` (``onHighWatermarkUpdated``), so a later call must not pass a lower one.
         """
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if ended := self._unreplicated:
@@ -407,7 +410,7 @@ class ProducerStates:
 
 
 def _producer_rows(batches: BatchHeaders) -> list[int]:
-    """Rows of the batches that have a producer id."""
+    """The rows of the batches that have a producer id, ascending."""
     ids = batches["producer_id"]
     if len(ids) == 1:
         return [0] if ids.item() >= 0 else []
@@ -429,7 +432,7 @@ def _marker_of_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransa
 def newest_snapshots(
     directory: Path, offsets: Iterable[int]
 ) -> Iterator[tuple[int, list[ProducerEntry] | None]]:
-    """Read the snapshots at ``offsets``, the newest first: (offset, producers or, of a corrupt file, None).
+    """Read the snapshots at ``offsets``, the newest first: (offset, its producers; None if it is corrupt).
 
     Raises OSError.
     """
@@ -450,8 +453,9 @@ def replay(
 ) -> int:
     """Apply a segment's batches with offsets in [``start``, ``end``) to ``states``.
 
-    Returns the offset after the last batch that was read, or the segment's base offset. A batch that has the
-    offset ``start`` is applied as a whole, as in Kafka. Raises CorruptRecordError, OSError.
+    ``apply``: what applies them, with the parameters of ``ProducerStates.update``. Returns the offset after
+    the last batch that was read, or the base offset of a segment without batches. A batch that has the offset
+    ``start`` is applied as a whole, as in Kafka. Raises CorruptRecordError, OSError.
     """
     next_offset = segment.base_offset
     with files.Reader(segment.path) as reader:
@@ -474,8 +478,8 @@ def load_producers(
     up_to_damage: bool = False,
 ) -> ProducerStates:
     """The states at ``end_offset``, or at the log's end. ``listed``: the names of the directory's files, if
-    they were listed just now. ``up_to_damage``: of a segment with damage, what is before it counts. Raises
-    OSError, and else CorruptRecordError.
+    the caller has just listed them. ``up_to_damage``: apply a damaged segment's batches up to the damage;
+    without it, damage raises CorruptRecordError. Raises OSError.
 
     Starts from the newest valid snapshot that belongs to this log: not above ``end_offset`` or the log's end,
     not below the first segment. A snapshot that lacks an open transaction looks valid, so callers that read
@@ -488,8 +492,9 @@ def load_producers(
     in_log = [offset for offset in offsets if first_base <= offset <= end_offset]
     if not in_log and end_offset <= first_base:
         return ProducerStates(end_offset if segments else 0)  # no batch is below the end
+    # Without any snapshot of this log: from offset 0 on, with no producers.
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
-        if entries is None:
+        if entries is None:  # a corrupt snapshot
             continue
         states, end = ProducerStates(offset, entries), 0
         for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:

@@ -142,7 +142,7 @@ SomeLog_co = TypeVar("SomeLog_co", bound=ReadableLog, covariant=True)
 
 
 class LogsByPartition(Protocol[SomeLog_co]):
-    """Open logs, or logs that are only read."""
+    """What ``TopicLogs`` needs of a ``LogManager``, whose logs are open, or of ``ReadOnlyLogs``."""
 
     def partitions_of(self, topic: str) -> tuple[int, ...]:
         """The numbers of a topic's partitions. Raises UnknownTopicError."""
@@ -242,9 +242,9 @@ def logs_of_topic(topic: str, logs: LogsByPartition[SomeLog_co]) -> TopicLogs[So
     return TopicLogs(topic, logs)
 
 
-def _refuse_change(owner: object, name: str, changes: frozenset[str]) -> AttributeError:
-    """The error for the missing attribute ``name`` of ``owner``. ``changes``: the methods that a log which is
-    open for appends would have; for these it is a ReadOnlyError."""
+def _missing_attribute_error(owner: object, name: str, changes: frozenset[str]) -> AttributeError:
+    """The error for the missing attribute ``name`` of ``owner``: a ReadOnlyError if ``name`` is in
+    ``changes``, the methods that ``owner`` would have if it were open for appends."""
     kind = type(owner).__name__
     if name in changes:
         return ReadOnlyError(f"a {kind} is open for reading, and has no {name!r}")
@@ -264,7 +264,7 @@ class ReadOnlyLog(ReadableLog):
     ``damage``: one line for every damage, and for bytes at the log's end that are not read; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
-    ``refresh`` and ``follow`` bring all of it up to date.
+    ``refresh`` and ``follow`` bring all of it up to date. ``_state``: the ``_file_state`` of these values.
     """
 
     topic_partition: TopicPartition
@@ -286,6 +286,7 @@ class ReadOnlyLog(ReadableLog):
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
+            # The other process may have truncated the log; see ``LogView.truncations``.
             self.view = newest.view._replace(truncations=self.view.truncations + 1)
             self.damage = newest.damage
             self.first_dirty_offset = newest.first_dirty_offset
@@ -295,7 +296,7 @@ class ReadOnlyLog(ReadableLog):
     if not TYPE_CHECKING:  # with it, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
-            raise _refuse_change(self, name, LOG_CHANGES)
+            raise _missing_attribute_error(self, name, LOG_CHANGES)
 
 
 def _file_state(partition: Path) -> object:
@@ -336,7 +337,7 @@ class ReadOnlyLogs(Closing):
     def refresh(self) -> None:
         """List the directories again if names in them have changed, for new partitions; logs that are open
         stay as they are. Raises what opening raises."""
-        modified_ns = [  # a directory of a store has no time
+        modified_ns = [  # a directory in an object store has no modification time
             0 if files.is_object(path) else files.stat(path).modified_ns
             for path in self._paths
             if files.is_object(path) or files.is_directory(path)
@@ -349,7 +350,7 @@ class ReadOnlyLogs(Closing):
         self._modified_ns = modified_ns
 
     def _list(self, opened: Sequence[LogDirectory]) -> None:
-        """Take over the partitions of directories, and read their checkpoints."""
+        """Replace the list of partitions by those of the directories ``opened``; read their checkpoints."""
         listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
             listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
@@ -361,7 +362,7 @@ class ReadOnlyLogs(Closing):
     if not TYPE_CHECKING:  # with it, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
-            raise _refuse_change(self, name, LOGS_CHANGES)
+            raise _missing_attribute_error(self, name, LOGS_CHANGES)
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._directories))
@@ -403,7 +404,7 @@ class ReadOnlyLogs(Closing):
         """The log of a partition, opened at the first call. Raises UnknownTopicError, what opening raises."""
         if topic_partition not in self._opened:
             path = self.directory_of(topic_partition)
-            # Before the log is opened: the next refresh then notices a change in between.
+            # Taken before the log is opened, so that the next refresh notices a change during the opening.
             state = _file_state(path)
             log = self._open(topic_partition, path, *self._directories[topic_partition])
             log._state = state
@@ -504,7 +505,7 @@ class _WithoutTimeIndex(LiveSegment):
     modification time is another one, for instance in a backup."""
 
     def largest_timestamp_and_offset(self) -> tuple[int, int]:
-        """As of every segment; the headers are read once."""
+        """As in ``LiveSegment``, but from the batch headers, which are read at the first call only."""
         if self._largest_timestamp_and_offset is None:
             largest = NO_TIMESTAMP, self.base_offset
             # Recovery would truncate the segment where its batches end.

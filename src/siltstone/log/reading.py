@@ -272,8 +272,9 @@ class LogReader(RecordReader):
         bad = first_bad_checksum(data, batches) if self._verify else None
         if bad == 0:
             raise CorruptRecordError(path, origin, BAD_CHECKSUM)
-        batches = batches[:bad]
+        batches = batches[:bad]  # all of them if ``bad`` is None
         budget = max(_DECOMPRESSION_RATIO_MAX * len(data), SLICE_BYTES)
+        # Only the first slice: the next poll reads the batches after it again.
         batches = batches[next(slices_within(data, batches, budget))]
         visible, open_producers = self._visible(batches, data, fetched, file_slice)
         try:
@@ -323,7 +324,8 @@ class LogReader(RecordReader):
 
 
 def in_aborted(batches: BatchHeaders, aborted: tuple[AbortedTransaction, ...]) -> npt.NDArray[np.bool_]:
-    """Which batches belong to the aborted transactions: an array of bool, one for each batch."""
+    """Which batches belong to the ``aborted`` transactions: bool, one for each batch. Unlike
+    ``TransactionScan`` it needs no batches before these, and does not compare the index with the markers."""
     inside = np.zeros(len(batches), np.bool_)
     transactional = (batches["attributes"] & TRANSACTIONAL_BIT) != 0
     for producer_id, first, last, _ in aborted:

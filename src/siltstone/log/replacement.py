@@ -54,7 +54,8 @@ from siltstone.log.names import (
 from siltstone.log.segments import rename_to_deleted, windows
 
 VerifiedLogs = Mapping[int, Sequence[int]]
-"""Base offset of a new segment → identity of its log (``files.FileStat``), if it is verified already."""
+"""Base offset of a new segment → its log's ``files.FileStat.identity`` when the log was verified. A log
+without an entry, or with another identity by now, is verified during the swap."""
 NO_VERIFIED_LOGS: VerifiedLogs = {}
 _SUFFIXES = (CLEANED, SWAP, DELETED)
 
@@ -216,7 +217,7 @@ def remove_deleted(directory: Path, from_base: int = 0) -> list[str]:
     deleted = [(entry, name) for entry, name in _files(directory) if name.suffix == DELETED]
     names = [entry.name for entry, name in deleted if name.base_offset >= from_base]
     for name in names:
-        # In an open log, the one that unlinks them after ``file.delete.delay.ms`` may come first.
+        # In an open log, the thread that unlinks them after ``file.delete.delay.ms`` may come first.
         with contextlib.suppress(FileNotFoundError):
             files.unlink(directory / name)
     if names:
@@ -231,7 +232,7 @@ def _files(directory: Path) -> list[tuple[files.Entry, SegmentFile]]:
 
 
 def _base_offsets(directory: Path, suffix: str) -> list[int]:
-    """Base offsets of the files with a suffix, ascending."""
+    """The distinct base offsets of the files with ``suffix``, ascending."""
     return sorted({name.base_offset for _, name in _files(directory) if name.suffix == suffix})
 
 
@@ -249,7 +250,8 @@ def _change_suffix(directory: Path, base_offset: int, before: str, after: str) -
 def _mark_deleted(
     directory: Path, old: Sequence[int], *, keep_snapshots_of: Sequence[int], replaced: Sequence[int] = ()
 ) -> list[Path]:
-    """Step 4: rename old segments to ``.deleted``. A log follows its indexes, so it never has another's.
+    """Step 4: rename old segments to ``.deleted``, each log after its indexes, so that no log ever stands
+    beside the indexes of another segment.
 
     ``replaced``: base offsets of new segments, when a swap is finished after a crash. The crash may have come
     after some originals were renamed. Then an index without a log and without a ``.swap`` is that of the new

@@ -38,8 +38,8 @@ from siltstone.log.validation import ValidatedBatches
 
 IndexEntry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
-_NONE: Sequence[IndexEntry] = ()
-_EMPTY = (0, _NONE)
+_NO_ENTRIES: Sequence[IndexEntry] = ()
+_EMPTY = (0, _NO_ENTRIES)
 """The state of an index without an entry: the same object for all of them."""
 _TRUNCATED = (1 << 62, 1 << 62)
 """Stands for an entry that was truncated from the file during a search. It is above every real entry, so the
@@ -51,8 +51,8 @@ _CREATED = ("log", "index", "timeindex")
 
 @dataclass(frozen=True, slots=True)
 class SegmentDirectory:
-    """The directory of a log's segments; ``opening``: the lock under which one of their files is opened, one
-    for all files of a log."""
+    """The directory of a log's segments. ``opening``: the lock for opening their files to read, one for all,
+    since a log may have very many files."""
 
     path: Path
     opening: threading.Lock = field(default_factory=threading.Lock)
@@ -63,8 +63,9 @@ class IndexFile:
 
     New entries are in memory until ``save`` writes them to the file. One thread adds entries; any thread
     searches without a lock, because ``_state`` is one tuple that is replaced as a whole: the number of
-    entries in the file, and the list of those in memory. A search in the file reads one entry at a time, so
-    an open log needs no memory for its indexes. (Kafka maps its index files.)
+    entries in the file, and the list of those in memory, to which ``add`` appends (atomically). A search in
+    the file reads one entry at a time, so an open log needs no memory for its indexes. (Kafka maps its index
+    files.)
 
     ``size_limit`` is ``segment.index.bytes``; ``is_full``: no further entry fits. Recovery has checked or
     rebuilt the file before the log was opened.
@@ -91,7 +92,7 @@ class IndexFile:
         self._directory, self._base_offset, self._kind = directory, base_offset, kind
         self._capacity = size_limit // self._entry_size
         self._reader: files.Reader | None = None
-        self._state = (size // self._entry_size, _NONE) if size else _EMPTY
+        self._state = (size // self._entry_size, _NO_ENTRIES) if size else _EMPTY
         self.is_full = len(self) >= self._capacity
 
     @property
@@ -184,7 +185,7 @@ class IndexFile:
             return False
         with contextlib.closing(files.Appender(self._path, saved_count * self._entry_size)) as appender:
             appender.write(b"".join(self._struct.pack(*entry) for entry in unsaved))
-            self._state = (saved_count + len(unsaved), _NONE)
+            self._state = (saved_count + len(unsaved), _NO_ENTRIES)
         return True
 
     def sync(self) -> None:
@@ -230,8 +231,8 @@ def remove_empty_segment(directory: Path, base_offset: int) -> None:
 class LiveSegment:
     """One segment of an open log (Kafka's ``LogSegment``).
 
-    ``size``: bytes of the ``.log``. ``created_ms``: when this object was created. ``jitter_ms``: the log
-    rolls so much earlier than after ``segment.ms``. Only ``PartitionLog`` calls the methods that change a
+    ``size``: bytes of the ``.log``. ``created_ms``: when this object was created. ``jitter_ms``: how much
+    earlier than after ``segment.ms`` the log rolls. Only ``PartitionLog`` calls the methods that change a
     segment, under its lock.
     """
 
@@ -251,6 +252,7 @@ class LiveSegment:
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
         self.transaction_index_size = segment.transaction_index_size
+        # Writes to any file of the segment, and how many of them ``sync`` has made durable.
         self._write_count, self._synced_write_count = 0, 0
         self._is_transaction_index_new = False
         limit = config.segment_index_bytes
@@ -261,7 +263,7 @@ class LiveSegment:
         self._modified_ms = segment.modified_ms
         self._appender: files.Appender | None = None
         self._reader: files.Reader | None = None
-        self._aborted: list[AbortedTransaction] | None = None
+        self._aborted: list[AbortedTransaction] | None = None  # set before the index file is renamed
         self._bytes_since_entry = 0
         self._largest_timestamp_and_offset: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
@@ -474,6 +476,7 @@ class LiveSegment:
 
         ``batch_limit``: the bytes that a batch may decompress to. Raises CorruptRecordError, OSError.
         """
+        # Up to an entry's offset no record has a timestamp above the entry's, so all of these are too old.
         entry = self.time_index.floor(timestamp - 1) if end else None
         return self._search(
             entry[1] if entry else 0,
@@ -564,12 +567,13 @@ class LiveSegment:
             jitter_ms=self.jitter_ms,
             directory=self._directory,
         )
-        result._write_count += 1
+        result._write_count += 1  # its files may have writes of the longer segment that are not synced
         return result
 
     def truncate_files(self, offset: int) -> None:
-        """Truncate the files of a ``truncated`` segment, durably. Raises OSError."""
-        # Offset entries go by position, time entries by offset.
+        """Truncate, durably, the files of a segment that ``truncated`` returned for ``offset``. Raises
+        OSError."""
+        # Column 1 is the position in the offset index, and the relative offset in the time index.
         self.offset_index.truncate(below=self.size, column=1)
         self.time_index.truncate(below=offset - self.base_offset, column=1)
         if self.transaction_index_size:

@@ -188,7 +188,8 @@ def windows(
             return
         if not len(scan.batches):
             # The batch does not fit into the buffer. ``scan.needed`` is its size, or 0 if the buffer does not
-            # even hold its size field. So many bytes are read only if its header is possible.
+            # even hold its size field. A larger buffer is allocated only if the batch's header is possible:
+            # a damaged size field may say 2 GiB.
             header = scan_headers(incomplete[:BATCH_OVERHEAD], end - origin)
             if header.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
                 raise CorruptRecordError(reader.path, origin, SCAN_REASON[header.outcome])
@@ -233,7 +234,7 @@ def has_message_sets(segment: Segment) -> bool:
     Raises OSError.
     """
     with files.Reader(segment.path) as reader:
-        # Bytes that are not read are 2, so an empty segment counts as one with v2 batches.
+        # Filled with 2, so an empty segment, of which no byte is read, counts as one with v2 batches.
         head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
         reader.read_into(head, 0)
     return int(head[MAGIC_POSITION]) < 2

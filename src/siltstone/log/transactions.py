@@ -97,7 +97,7 @@ def contradiction_error(kind: int, producer_id: int, path: str, position: int = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransactions:
-    """A log's aborted transactions, sorted by producer id and first offset: one a row of each array.
+    """A log's aborted transactions, sorted by producer id and first offset; each array has one row for each.
 
     ``last_offset`` is the offset of the ABORT marker, so no two rows have the same. The ranges of a producer
     do not overlap. ``entries``: the entries of the ``.txnindex`` files, in the same order.
@@ -166,8 +166,9 @@ def _fill_kinds(
     key_size: Int32,
     kinds: BatchKinds,
 ) -> None:
-    """Fill ``kinds`` for the batches ``rows``; ``first_record``: the row of each one's first record, where it
-    is a control batch. A control record's key is an int16 version and an int16 type (``ControlRecordType``).
+    """Fill ``kinds`` for the batches ``rows``. ``first_record``: for a control batch, the row of its record
+    in ``key_start`` (a position in ``data``) and ``key_size`` (bytes); for a data batch it has no meaning.
+    The key of a control record is an int16 version and an int16 type (``ControlRecordType``).
     """
     for i in range(len(rows)):
         header = batches[rows[i]]
@@ -218,8 +219,8 @@ class _Index(NamedTuple):
 
 
 class _EntriesRead(NamedTuple):
-    """One bool an aborted transaction: its data was read; its marker was read; the marker was read after
-    data."""
+    """One bool for each aborted transaction: data of it was read; its marker was read; its marker was read,
+    and data of it before."""
 
     has_data: Flags
     has_marker: Flags
@@ -251,7 +252,7 @@ def _follow(
             empty[row] = kind == EMPTY
             continue
         # 1. Is the batch in the range [first offset, marker] of an entry of its producer? These ranges do not
-        # overlap, so it can only be the last one that begins at or below the batch.
+        # overlap, so it can only be the last one that begins at or below the batch's last offset.
         low, high = bounds[producer, 0], bounds[producer, 1]
         entry = low + np.searchsorted(first_aborted[low:high], last_offsets[i], side="right") - 1
         listed = entry >= low and last_aborted[entry] >= base_offsets[i]
@@ -346,7 +347,7 @@ class TransactionScan:
     def follow(
         self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
-        """Which batches were aborted, and which are markers of empty transactions: bool, one a batch.
+        """Which batches were aborted, and which are markers of empty transactions: two bool[batches].
 
         Returns None if no batch is transactional or a control batch. ``batches`` are rows of a scan over
         ``window``. ``path`` and ``origin``, the position of ``window`` in that file, are for errors. Raises
@@ -362,6 +363,8 @@ class TransactionScan:
         control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
         # Only control batches are decoded: a marker's type is in its record's key.
         columns = decode_record_keys(window, batches[control], path=path, origin=origin)
+        # ``columns.batch`` ascends: the inner search finds a batch's row among the control batches, the outer
+        # one that batch's first record.
         first_record = np.searchsorted(columns.batch, np.searchsorted(control, rows))
         _fill_kinds(rows, batches, columns.data, first_record, columns.key_start, columns.key_size, kinds)
         if (kinds == INVALID_CONTROL).any():
@@ -411,7 +414,8 @@ class TransactionScan:
     def find_aborted(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
-        ``batches`` must have no gaps. Raises CorruptFileError where the index contradicts their markers.
+        ``batches`` must be consecutive batches of the log: a marker that the caller left out counts as
+        missing. Raises CorruptFileError where the index contradicts their markers.
         """
         followed = self.follow(window, batches, path=path, origin=origin)
         end_offset = int(batches["last_offset"][-1]) + 1
@@ -454,7 +458,7 @@ def combine_summaries(
     # Splits by their first offset; the rows of a split stay in order.
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     # ``ids``: all producer ids and marker offsets. ``has_open`` (of producers) and ``has_data`` (of markers)
-    # have one element for each of them.
+    # have one element for each of them; so a number may be both a producer id and a marker's offset.
     ids, id_rows = np.unique(rows[:, 2], return_inverse=True)
     has_open, has_data = np.zeros((2, len(ids)), np.bool_)
     split_offsets, starts = np.unique(rows[:, 0], return_index=True)

@@ -6,8 +6,8 @@
           ─► assign offsets, leader epoch, log-append time
 
 A batch is refused as a whole, with Kafka's error; its bytes have not changed then. An accepted batch is
-changed in place: its base offset and leader epoch, which no checksum covers; its largest timestamp, if the
-records have another one; with ``message.timestamp.type=LogAppendTime`` its timestamp type and time. Only if
+changed in place: its base offset and leader epoch, which no checksum covers; its largest timestamp, if it is
+not that of its records; with ``message.timestamp.type=LogAppendTime`` its timestamp type and time. Only if
 ``compression.type`` names another codec than the batch's, a new batch is built.
 
 A producer sends one batch. A second whole batch is refused. Other bytes after the first batch, such as an
@@ -251,11 +251,11 @@ def validate_and_assign(
         return _validate_replicated(data, config, next_offset)
     is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
     rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
-    assigned = (next_offset, leader_epoch, is_append_time, now_ms)
+    assigned = (next_offset, leader_epoch, is_append_time, now_ms)  # ``AssignedFields`` of ``records.check``
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
-    # The common case first: one kernel call checks one uncompressed batch and writes its offsets. It returns
-    # 0 records for all else: a batch to refuse; any batch with size limit 0, since it may be built anew.
+    # The common case first: a kernel checks one uncompressed batch and writes its offsets. For anything else,
+    # and with size limit 0 (recompression), it returns 0 records, and the steps below check the batches.
     rows = np.empty(1, BATCH)
     checksum = _checksum_of_one_batch(data)
     record_count, first, last, largest = validate_single_batch(
@@ -285,9 +285,10 @@ def _write_pending_checksums(data: Bytes, rows: BatchHeaders, pending: Int64) ->
 
 
 def _checksum_of_one_batch(data: Bytes) -> int:
-    """The CRC32C of ``data`` if it is one large batch by its size field, else -1: a kernel computes it then.
+    """The CRC32C of ``data`` if it is one large batch by its size field, else -1.
 
-    For a large batch the library is faster than a kernel.
+    For a large batch the library is faster than the kernel of ``check_batches``, which computes the checksums
+    of small ones.
     """
     if len(data) <= SMALL_BATCH_SIZE:
         return -1
@@ -322,7 +323,8 @@ def _only_batch(data: Bytes) -> Bytes:
 
 
 def _first_batch_size(data: Bytes) -> int:
-    """The size of the first batch. Raises as ``_only_batch``, but not for a second one."""
+    """The size of the first batch. Raises InvalidRecordError if there is no whole batch, CorruptMessageError
+    for bytes that cannot be a batch."""
     size = _whole_batch_size(data, 0)
     if size == 0:
         raise _incomplete_data_error(data, 0, ScanEnd.TRUNCATED if len(data) else ScanEnd.CLEAN)
@@ -331,8 +333,9 @@ def _first_batch_size(data: Bytes) -> int:
 
 def refuse_unless_one_batch(data: Bytes, *, or_several: bool = False) -> None:
     """Check what a broker checks of a producer's batch before it looks for the log: that there is one batch,
-    in format v2 (Kafka's ``ProduceRequest.validateRecords``). ``or_several``: check only the first one, as
-    what is looked at before a second one. Raises InvalidRecordError, CorruptMessageError."""
+    in format v2 (Kafka's ``ProduceRequest.validateRecords``). ``or_several``: do not look for a second batch,
+    because the caller refuses the first one for a reason that Kafka checks earlier. Raises
+    InvalidRecordError, CorruptMessageError."""
     if or_several:
         _first_batch_size(data)
     else:
@@ -342,8 +345,8 @@ def refuse_unless_one_batch(data: Bytes, *, or_several: bool = False) -> None:
 
 
 def refuse_bad_head(data: Bytes) -> None:
-    """Raises CorruptMessageError if the first batch has a size or a magic byte that no batch has (Kafka's
-    ``ByteBufferLogInputStream``)."""
+    """Raise CorruptMessageError if the first batch has a size or a magic byte that no batch has (Kafka's
+    ``ByteBufferLogInputStream``). An incomplete header raises nothing."""
     _whole_batch_size(data, 0)
 
 
@@ -441,7 +444,8 @@ def _incomplete_data_error(
 
 
 def _fault_error(fault: Fault, position: int, record: int = -1) -> LogError:
-    """Kafka's error for a fault of the batch at ``position``; ``record`` has it, unless that is -1."""
+    """Kafka's error for a fault of the batch at ``position``. ``record``: the number of the record that has
+    the fault, -1 if it is one of the batch as a whole."""
     reason, advice = FAULT_REASON[fault], _FAULT_ADVICE.get(fault)
     if record >= 0:
         return at_position(InvalidRecordError(reason, record, advice=advice), position)
@@ -538,7 +542,7 @@ def _refuse_records(
     rules: RecordRules,
     is_append_time: bool,
 ) -> None:
-    """Refuse the first valid batch with records that the topic does not accept; the error lists them.
+    """Refuse the first batch with records that the topic does not accept; the error lists these records.
 
     A batch that claims log-append time is refused if the topic assigns that time, or if its largest
     timestamp is -1 (none). If some records have a wrong timestamp and others have no key, the error is the

@@ -33,7 +33,8 @@ from siltstone.log.recovery.partition import RecoveredPartition, recover_partiti
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
 """The statuses of a ``LogRecovery``. DAMAGED: the log is served, but has corrupt batches below its recovery
-point. REFUSED, FAILED: it is not served, because of its files or an error of the file system."""
+point. REFUSED, FAILED: it is not served, because of its files or an error of the file system. SKIPPED: it is
+the metadata log, which recovery leaves alone."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a directory's path, how many of its logs are done, and how many it has."""
@@ -271,11 +272,11 @@ class _DirectoryRecoverer:
         The broker epoch in a marker tells the controller that no log lost records (KIP-966). So the old bytes
         are written again only if no log was truncated; else the marker gets broker epoch -1.
         """
-        served = [log.recovered for log in self.result.logs if log.status != SKIPPED]
+        results = [log.recovered for log in self.result.logs if log.status != SKIPPED]
         is_subset = self._directory.is_partition_subset
-        if not self._options.mark_clean_shutdown or is_subset or None in served:
+        if not self._options.mark_clean_shutdown or is_subset or None in results:  # None: it is not served
             return
-        is_truncated = any(recovered is not None and recovered.truncated_bytes for recovered in served)
+        is_truncated = any(recovered is not None and recovered.truncated_bytes for recovered in results)
         content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or is_truncated else marker
         files.replace(self._directory.path / names.CLEAN_SHUTDOWN, content)
 

@@ -227,7 +227,8 @@ class ProducerSnapshots:
     def remove_stray_snapshots(self, bases: set[int], end_offset: int) -> None:
         """Remove the snapshots that no start reads (Kafka's ``ProducerStateManager.removeStraySnapshots``).
 
-        These are snapshots outside of the log, and those at no segment's base offset, except the newest.
+        These are snapshots outside of the log, and those at no segment's base offset. But the newest of the
+        latter stays if it is above all base offsets: a shutdown writes a snapshot at the log's end.
         """
         strays = self.offsets - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
@@ -430,9 +431,9 @@ class _Recovery:
             name = names.LEADER_EPOCH_CHECKPOINT
             self.notes.append(f"{name} is damaged ({error.reason}); the epochs are those of the batches")
         latest = self._epochs.latest_epoch if self._epochs else None
-        self._latest_epoch = -1 if latest is None else latest
+        self._latest_epoch = -1 if latest is None else latest  # in the checkpoint or in ``_new_epochs``
         self._new_epochs: list[tuple[int, int]] = []
-        self._previous_epoch = -1
+        self._previous_epoch = -1  # of the batch before, to note an epoch that decreases
         self._indexes_contradict_markers = False
         self._snapshots = ProducerSnapshots(
             changes=changes,
@@ -479,7 +480,8 @@ class _Recovery:
         return end
 
     def _offset_limit(self, number: int) -> int:
-        """An offset above all that segment ``number`` may have."""
+        """The offset below which all offsets of segment ``number`` must be: the next segment's base offset,
+        or the first one that its indexes cannot hold."""
         base = self.segments[number].base_offset
         maximum = base + LARGEST_RELATIVE_OFFSET + 1
         if number + 1 == len(self.segments):
@@ -520,6 +522,7 @@ class _Recovery:
             self._note_gaps(number, scan)
 
     def _note_gaps(self, number: int, scan: SegmentScan) -> None:
+        """Add notes about missing offsets in or after a segment; in a compacted log they are normal."""
         if self._config.compacts:
             return
         log = segment_file(self.segments[number].base_offset, "log")
@@ -559,7 +562,10 @@ class _Recovery:
             self._changes.write(name, data)
 
     def _is_prefix_or_extension(self, name: str, kind: str, data: bytes) -> bool:
-        """Does an index on disk differ from ``data`` only at its end, in its last entries or by zeros?"""
+        """Does an index on disk differ from ``data`` only at its end, in its last entries or by zeros?
+
+        A crash leaves such an index, so it does not count as one that was wrong.
+        """
         existing = files.read_bytes(self._changes.directory / name)
         has_whole_entries = len(existing) % ENTRY_OF_KIND[kind].itemsize == 0
         return has_whole_entries and (data.startswith(existing.rstrip(b"\0")) or existing.startswith(data))
@@ -639,7 +645,8 @@ class _Recovery:
 
     def _write_epochs(self, end: int) -> None:
         if self._epochs is None:
-            # In one step: after a crash before it the next start finds the damaged file, and does the same.
+            # All epochs in one write: after a crash before it, the next start finds the damaged file and
+            # reads the epochs of all batches again.
             entries: list[tuple[int, int]] = []
             for epoch, base in self._new_epochs:
                 entries = with_epoch(entries, epoch, base)

@@ -99,7 +99,8 @@ def state_changing_rows(batches: BatchHeaders) -> Int64:
 
 
 def epochs_of(batches: BatchHeaders) -> list[tuple[int, int]]:
-    """(leader epoch, the base offset of the first batch that has it) wherever the epoch changes."""
+    """(leader epoch, the base offset of the first batch that has it) wherever the epoch changes; ``batches``
+    has at least one batch."""
     epochs = batches["leader_epoch"]
     rows = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
     return [(int(epochs[row]), int(batches["base_offset"][row])) for row in rows]
@@ -194,9 +195,9 @@ class SegmentScan:
     def _before_unwritten_offset(self, window: Window) -> BatchHeaders:
         """The batches before the first one whose base offset a crash left incomplete, which is damage.
 
-        No checksum covers the base offset. If a batch begins in the last bytes of a disk block, a crash can
-        lose that block alone. Then the first bytes of the base offset are zeros, and the rest of the batch is
-        valid.
+        No checksum covers the base offset. If a batch begins in the last 1 to 8 bytes of a disk block, a
+        crash can lose the write of that block alone. Then these bytes of the base offset are zeros, and the
+        rest of the batch, in the next block, is valid.
         """
         batches = window.batches
         expected_bases = self._expected_bases(batches)
@@ -269,8 +270,9 @@ def check_tail(segment: Segment) -> int | None:
 def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     """(the position at which a segment's tail starts, the entries of the offset index in the tail).
 
-    The tail starts at the last entry with at least ``_TAIL_SIZE_MIN`` bytes after it, or else at the first
-    one of the last ``_TAIL_ENTRIES_MAX`` entries.
+    The tail starts at the last entry with at least ``_TAIL_SIZE_MIN`` bytes after it, among the last
+    ``_TAIL_ENTRIES_MAX`` entries. If none of these has so many, it starts at the first of them, or, if the
+    index has fewer entries, with the segment.
     """
     width = OFFSET_ENTRY.itemsize
     count = min(segment.offset_index_size // width, _TAIL_ENTRIES_MAX)
@@ -378,8 +380,8 @@ def _has_entries(data: bytes, aborted: Sequence[AbortedTransaction]) -> bool:
         entries = read_entries(data, "txnindex").tolist()
     except CorruptFileError:
         return False
-    # An entry's first offset may be below that of the batches found: a cleaning may have discarded the first
-    # ones.
+    # An entry's first offset may be below that of the first batch in the log: a cleaning may have discarded
+    # the transaction's first batches.
     first_offsets = {(producer, last): first for _, producer, first, last, _ in entries}
     return all(first_offsets.get((producer, last), last + 1) <= first for producer, first, last, _ in aborted)
 

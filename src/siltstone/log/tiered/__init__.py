@@ -1,6 +1,7 @@
 """Remote log segments of tiered storage (KIP-405), read together with the local rest of a log.
 
-``layouts`` has the names of two storages, ``manifests`` what one object says of a segment, ``copies`` which
-segments make up a log, ``remote_metadata`` Kafka's records about them: all pure. ``joining`` lists a storage
-and gives ``base.files.joined`` the files that it adds to a partition's directory.
+``layouts`` parses the file names of two storages, ``manifests`` the manifest that one of them keeps of each
+segment, ``remote_metadata`` Kafka's records about segments; ``copies`` chooses the segments that make up a
+log. These four are pure. ``joining`` lists a storage, and tells ``base.files.joined`` which of its files to
+add to a partition's directory.
 """

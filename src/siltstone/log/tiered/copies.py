@@ -9,7 +9,7 @@ starts last at or below ``o``. So a copy counts at an offset only if it has that
     the log           epoch 0 from offset 0, epoch 2 from offset 100, local segments from offset 181
     copies            A: offsets 0–99, epoch 0
                       B: offsets 60–180, epoch 0, and epoch 2 from offset 100
-                      C: offsets 0–130, epoch 0, and epoch 1 from offset 70: those are not the log's
+                      C: offsets 0–130, epoch 0, and epoch 1 from offset 70, which the log does not have
     chosen            A for 0–99, then B for 100–180
 """
 
@@ -28,9 +28,9 @@ Epochs = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCopy:
-    """A copy of a segment: offsets ``start_offset`` to ``end_offset``, with these leader epochs.
+    """A copy of a segment: offsets ``start_offset`` to ``end_offset``, both included.
 
-    An epoch may begin before the copy does. ``event_ms``: when it was copied.
+    ``epochs``: as in ``Epochs``; an epoch may begin before the copy does. ``event_ms``: when it was copied.
     """
 
     segment_id: str
@@ -41,7 +41,7 @@ class RemoteCopy:
 
 
 class ChosenRange(NamedTuple):
-    """Offsets ``first`` to ``last`` are read from ``copy``."""
+    """Offsets ``first`` to ``last``, both included, are read from ``copy``."""
 
     copy: RemoteCopy
     first: int
@@ -49,7 +49,7 @@ class ChosenRange(NamedTuple):
 
 
 class OffsetGap(NamedTuple):
-    """No copy has the offsets ``first`` to ``last``."""
+    """No copy has the offsets ``first`` to ``last``, both included."""
 
     first: int
     last: int

@@ -3,12 +3,14 @@
 A storage is read in this order, with one list of the partition's directory and one small read for each
 segment:
 
-1. Its directory is that of the topic's id in ``partition.metadata``; without that file, the only one of the
-   topic's name. Another id is another topic, which was deleted.
-2. A segment counts if all its files are there, and if what they say of themselves agrees with their names.
-   If the broker's log directories have records of the partition in ``__remote_log_metadata``, these decide: a
-   segment whose copy is finished must be there, and no other one counts. What they have is read once a run.
-3. ``copies.choose`` says which of them make up the log below the local segments.
+1. The partition's directory in the storage has the topic's id in its name. The id is that of
+   ``partition.metadata``; without that file there must be only one directory of the topic's name. A directory
+   with another id is that of a deleted topic.
+2. A segment counts if all its files are there, and if their contents agree with their names. If the broker's
+   log directories have records of the partition in ``__remote_log_metadata``, these decide: a segment whose
+   copy is finished must be there, and no other segment counts. A run reads these records once, unless they
+   change.
+3. ``copies.choose`` chooses which of these segments make up the log below the local segments.
 
 A chosen segment's files get local names (``00000000000000000000.log``). If only a part of a copy belongs to
 the log, its name is the first offset of that part, and it has no indexes.
@@ -104,8 +106,9 @@ class LeftOut:
 class RemotePart:
     """The remote part of one partition.
 
-    ``folder``: its directory in the storage. ``decided_by``: what says which segments count. ``chosen``: what
-    is read, by offset. ``left_out``: the other segments. ``files``: what is joined to the local directory.
+    ``folder``: its directory in the storage. ``decided_by``: what says which segments count, in words.
+    ``chosen``: the ranges of offsets that are read, ascending, each with its segment. ``left_out``: the other
+    segments. ``files``: what is joined to the local directory, by local name.
     """
 
     topic_partition: TopicPartition
@@ -201,7 +204,7 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
 
 
 def _note_unused(part: RemotePart, segments: Mapping[str, RemoteSegment]) -> None:
-    """Note the segments of which nothing is read."""
+    """Add the segments of which nothing is read to ``part.left_out``."""
     used = {choice.copy.segment_id for choice, _ in part.chosen}
     for segment_id, segment in segments.items():
         if segment_id not in used:
@@ -225,7 +228,7 @@ def _folder_of(
         return None
     for layout in Layout:
         folder = root / layout.folder(topic_partition, topic_id)
-        if not files.is_object(root) and not _is_below(root, folder):
+        if not files.is_object(root) and not _is_directory_without_links(root, folder):
             continue
         try:
             return layout, topic_id, folder, files.list_all(folder)
@@ -234,8 +237,9 @@ def _folder_of(
     return None
 
 
-def _is_below(root: Path, folder: Path) -> bool:
-    """Is it a directory of this machine, without a link below the root? Raises UnsafeFileError for a link."""
+def _is_directory_without_links(root: Path, folder: Path) -> bool:
+    """Is ``folder`` a directory on this machine's disks? Raises UnsafeFileError if a part of its path below
+    ``root`` is a symbolic link."""
     step = root
     for part in folder.relative_to(root).parts:
         step /= part
@@ -249,7 +253,8 @@ def _is_below(root: Path, folder: Path) -> bool:
 
 
 def _only_topic_id(root: Path, topic_partition: TopicPartition) -> str | None:
-    """The id of a topic without ``partition.metadata``. Raises DirectoryRefusedError if there are several."""
+    """The topic's id by the storage's directories, for a partition without ``partition.metadata``; None if
+    there is no directory of the topic. Raises DirectoryRefusedError if there are several ids."""
     folders = [entry.name for entry in files.entries(root) if entry.is_directory]
     ids = sorted({topic_id for layout in Layout for topic_id in layout.topic_ids(topic_partition, folders)})
     if len(ids) > 1:
@@ -264,7 +269,8 @@ def _only_topic_id(root: Path, topic_partition: TopicPartition) -> str | None:
 def _segments(
     part: RemotePart, folder: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
 ) -> dict[str, RemoteSegment]:
-    """The segments that count, by id; notes those that do not."""
+    """The segments that count, by id; adds the others to ``part.left_out``. ``folder``: the storage's files
+    of the partition. ``states``: None if no record of ``__remote_log_metadata`` is known for it."""
     by_segment: dict[tuple[int, str], _Listing] = {}
     for name, status in folder.items():
         parsed = parse_remote_file(name)
@@ -324,7 +330,8 @@ def _require_finished(
 
 
 def _as_recorded(segment: RemoteSegment, state: RemoteState) -> RemoteSegment:
-    """The segment, with what the topic says of it."""
+    """The segment with its end offset, epochs and time as ``__remote_log_metadata`` has them. Raises
+    CorruptFileError if its files contradict that."""
     copy = segment.copy
     if copy.start_offset != state.start_offset or copy.end_offset > state.end_offset:
         path = segment.files[LOG].path
@@ -344,7 +351,8 @@ def _file(part: RemotePart, start: int, segment_id: str, kind: str, status: file
 
 
 def _require(listing: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
-    """Raise DirectoryRefusedError if a file of a segment is missing that was copied by the topic."""
+    """Raise DirectoryRefusedError if a segment lacks a file, although ``__remote_log_metadata`` says that it
+    was copied. (``_reason_to_leave_out`` has checked the files where the topic has no records.)"""
     for kind in sorted(part.layout.required - listing.keys()):
         raise DirectoryRefusedError(
             f"the segment {start:020d}-{segment_id} has no .{kind}, but was copied by {part.decided_by}",
@@ -402,7 +410,7 @@ def _read_local(
 ) -> RemoteSegment:
     """A segment of ``LocalTieredStorage``: its last offset is that of its last batch."""
     _require(listing, part, start, segment_id)
-    del topic_id  # the directory's name has it
+    del topic_id  # the directory has it in its name, and no file of the segment could contradict it
     by_kind = {kind: _file(part, start, segment_id, kind, status) for kind, status in listing.items()}
     epochs = _read_epochs(by_kind.pop(EPOCHS))
     segment = RemoteSegment(
@@ -436,7 +444,8 @@ def _last_offset(segment: RemoteSegment) -> int:
 
 
 def _index_position(segment: RemoteSegment, offset: int | None) -> int:
-    """A position in a segment's log at or before ``offset``, by its offset index; None: the last entry's."""
+    """The position in the segment's log that the last entry of its offset index at or below ``offset`` has
+    (None: the last entry of all); 0 without such an entry, or if the position is outside of the log."""
     file = segment.files.get("index")
     if file is None or not file.stat.size:
         return 0
@@ -525,7 +534,8 @@ class _Broker:
 
     @property
     def is_current(self) -> bool:
-        """Are the files as they were? Objects are looked at once a run."""
+        """Are the files as they were when this was read? Always yes for objects, whose changes a run does not
+        see until ``ask_again``."""
         return self._identity() == self._seen
 
     def _identity(self) -> object:
@@ -580,7 +590,8 @@ def _broker_of(place: JoinedPlace) -> _Broker:
 
 
 def ask_again(path: Path) -> None:
-    """Look at the log directories of a joined path again if they are objects, whose changes are not seen."""
+    """Let the next access to a joined path read the log directories again, if they are objects: unlike for
+    files, ``_Broker.is_current`` does not see their changes."""
     if is_joined(path) and files.is_object((place := place_of_joined(path)).local):
         _brokers.pop(place._replace(inside=""), None)
 
@@ -599,8 +610,9 @@ def _refuse_unseen(broker: _Broker, topic_partition: TopicPartition) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _states_of(path: str, identities: tuple[tuple[int, int], ...]) -> RemoteStates:
-    """The states by one partition of the topic, whose segments have these (inode, size). The last segment
-    counts up to its first damaged batch: a broker may be writing it. Raises CorruptFileError, OSError."""
+    """The states by the records of one partition of ``__remote_log_metadata``. ``identities``: the (inode,
+    size) of its segments. The last segment is read up to its first damaged batch, since a broker may be
+    writing it. Raises CorruptRecordError, CorruptFileError, OSError."""
     del identities  # the key of the cache
     states: RemoteStates = {}
     segments = list_segments(Path(path))
@@ -628,12 +640,13 @@ def _apply_window(states: RemoteStates, window: Window, path: str) -> None:
             raise CorruptFileError(path, position, f"a record of a remote segment: {error}") from None
 
 
-# What users name.
+# Joining a storage to the paths that a user names.
 
 
 def with_remotes(paths: Sequence[Path], remote: str | None) -> list[Path]:
     """The paths of log directories, of partitions' directories or of files in them, with a remote storage
-    joined to each. Those of one broker know of each other: one of them may have ``__remote_log_metadata``.
+    joined to each. A path also names the other log directories of the same broker (``JoinedPlace.beside``),
+    because ``__remote_log_metadata`` may be in one of them.
 
     ``remote``: the storage's root, a URL or a directory of this machine; None: none is joined. Raises
     UsageError if there is nothing at ``remote``, CorruptFileError, OSError.
@@ -652,7 +665,9 @@ def with_remotes(paths: Sequence[Path], remote: str | None) -> list[Path]:
     brokers = {base: _broker_id(base) for base in bases} if len(bases) > 1 else {}
     run, joined = secrets.token_hex(4), dict[Path, Path]()
     for base in bases:
-        beside = [other for other in bases if other != base and None is not brokers[other] == brokers[base]]
+        # The other directories of the same broker. None: the broker of a directory is unknown.
+        others = [other for other in bases if other != base and brokers[other] is not None]
+        beside = [other for other in others if brokers[other] == brokers[base]]
         joined[base] = files.join(base, os.fspath(root), run=run, beside=beside)
     return [joined[base].joinpath(*names) for base, names in split]
 

@@ -55,7 +55,8 @@ class Layout(Enum):
         return f"{topic}-{partition}-{topic_id}"
 
     def topic_ids(self, topic_partition: TopicPartition, folders: Iterable[str]) -> set[str]:
-        """The ids that a topic may have by the names of the root's directories."""
+        """The topic ids in the names of the partition's directories. ``folders``: the names of all
+        directories in the storage's root."""
         topic, partition = topic_partition.topic, topic_partition.partition
         start = topic if self is Layout.AIVEN else f"{topic}-{partition}"
         form = re.compile(re.escape(start) + _TOPIC_ID, re.ASCII)

@@ -46,6 +46,7 @@ from siltstone.base.files.joined import ChunkTable
 LARGEST_MANIFEST = 16 << 20
 """Bytes of a manifest at most: the plugin's chunk sizes take up to 10 MiB before they are compressed."""
 _LARGEST_SIZES = 10 << 20
+"""Bytes that ``transformedChunks`` may decompress to; a chunk's size takes 1 to 4 of them."""
 _LARGEST_CHUNK = 256 << 20
 """Bytes that one chunk may decompress to: a reader has it whole in memory. The plugin's default is 4 MiB."""
 _INT32_MAX = (1 << 31) - 1
@@ -82,8 +83,10 @@ class SegmentManifest:
 
 
 class _Json:
-    """A value of the manifest, and where it is in it; reading a part checks its type. The error of every
-    wrong part is a CorruptFileError of the manifest."""
+    """A JSON value of the manifest, with its place there (``name``, such as ``chunkIndex.type``) for errors.
+
+    Its methods check the value's type, and raise CorruptFileError for the manifest if it is wrong.
+    """
 
     def __init__(self, path: str, name: str, value: Any) -> None:
         self.path, self.name, self.value = path, name, value
@@ -135,17 +138,17 @@ def parse_manifest(data: bytes, path: str, *, stored_size: int, indexes_size: in
         raise root.part("compression").error("is neither true nor false")
     log_size, chunks = _chunks(root.part("chunkIndex"), stored_size, is_compressed=is_compressed)
     metadata = root.part("remoteLogSegmentMetadata")
-    place = metadata.part("remoteLogSegmentId")
-    topic = place.part("topicIdPartition")
+    segment = metadata.part("remoteLogSegmentId")
+    partition = segment.part("topicIdPartition")
     start_offset = metadata.part("startOffset").number(high=LONG_MAX)
     return SegmentManifest(
         log_size=log_size,
         chunks=chunks,
         indexes=_indexes(root.part("segmentIndexes"), indexes_size),
-        topic=topic.part("topicPartition").part("topic").text(),
-        partition=topic.part("topicPartition").part("partition").number(),
-        topic_id=topic.part("topicId").text(),
-        segment_id=place.part("id").text(),
+        topic=partition.part("topicPartition").part("topic").text(),
+        partition=partition.part("topicPartition").part("partition").number(),
+        topic_id=partition.part("topicId").text(),
+        segment_id=segment.part("id").text(),
         start_offset=start_offset,
         end_offset=metadata.part("endOffset").number(low=start_offset, high=LONG_MAX),
         epochs=_epochs(metadata.part("segmentLeaderEpochs")),
@@ -181,12 +184,12 @@ def _indexes(part: _Json, indexes_size: int) -> dict[str, tuple[int, int]]:
 
 
 def _chunks(part: _Json, stored_size: int, *, is_compressed: bool) -> tuple[int, ChunkTable | None]:
-    """(bytes of the log, its chunks, None where they are stored as they are)."""
+    """(bytes of the log, its chunks; None if the ``.log`` object is the log itself)."""
     log_size, chunk_size = (
         part.part("originalFileSize").number(),
         part.part("originalChunkSize").number(low=1),
     )
-    count = -(-log_size // chunk_size)
+    count = -(-log_size // chunk_size)  # rounded up
     kind = part.part("type").value
     if kind == "fixed":
         regular, last = (
@@ -246,6 +249,7 @@ def _decode_sizes(data: bytes) -> npt.NDArray[np.int64]:
         values = np.array(struct.unpack_from(f">{count}i", data, 4), np.int64)
     else:
         base, width = struct.unpack_from(">iB", data, 4)
+        # 13: the fixed fields, which are count (4), base (4), bytes per value (1) and the last value (4).
         if width not in (1, 2, 3, 4) or len(data) != 13 + (count - 1) * width:
             raise ValueError
         digits = np.frombuffer(data, np.uint8, (count - 1) * width, 9).reshape(count - 1, width)

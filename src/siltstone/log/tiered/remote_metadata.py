@@ -46,12 +46,12 @@ class RemoteState:
 
 
 RemoteStates = dict[tuple[TopicPartition, str], dict[str, RemoteState]]
-"""By partition and topic id: by segment id."""
+"""(partition, topic id) → segment id → state."""
 
 
 def apply_remote_record(states: RemoteStates, value: bytes) -> None:
-    """Apply one record's value, in the order of the log. Records of other types change nothing. Raises
-    UndecodableMessageError."""
+    """Apply a record's value to ``states``; call this for the records in the order of their offsets. A record
+    of an unknown type changes nothing. Raises UndecodableMessageError."""
     reader = MessageReader(value)
     frame_version = reader.varint()
     if frame_version != FRAME_VERSION:
@@ -76,7 +76,7 @@ def apply_remote_record(states: RemoteStates, value: bytes) -> None:
     _broker, event_ms = reader.int32(), reader.int64()
     _skip_bytes(reader)
     state = _state(reader)
-    if segment_id in segments:  # else its first record was deleted with its segment of the topic
+    if segment_id in segments:  # otherwise the topic's retention has deleted the record of its copy
         segments[segment_id] = replace(segments[segment_id], state=state, event_ms=event_ms)
 
 
@@ -92,7 +92,7 @@ def _segment(reader: MessageReader) -> RemoteState:
     for _ in range(reader.varint() - 1):
         epochs.append((reader.int32(), reader.int64()))
         reader.tagged_fields()
-    reader.int32()
+    _size = reader.int32()
     _skip_bytes(reader)
     return RemoteState(
         start_offset=start_offset,
@@ -104,7 +104,7 @@ def _segment(reader: MessageReader) -> RemoteState:
 
 
 def _skip_bytes(reader: MessageReader) -> None:
-    size = reader.varint()
+    size = reader.varint()  # the size + 1, 0 for null
     if size:
         reader.take(size - 1, "custom metadata")
 
