@@ -66,6 +66,7 @@ def fingerprint(function: Any) -> str:
     for code in codes:  # the list grows in the loop: an intrinsic has functions within functions
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         named = [function.__globals__.get(name) for name in code.co_names]
+        # ``module.NAME`` and ``Enum.NAME``: a code object has both parts in ``co_names``, as separate names.
         owners = [owner for owner in named if isinstance(owner, EnumType) or _is_siltstone_module(owner)]
         members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
         values += [code.co_code, *code.co_consts, *named, *members]

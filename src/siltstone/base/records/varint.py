@@ -118,7 +118,8 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
 
 @kernel
 def _big_endian(data: Bytes, position: int, size: int) -> int:
-    """``size`` bytes as an unsigned number. Unsigned indexes let LLVM turn the loop into one load."""
+    """``size`` bytes as an unsigned number; eight bytes as an int64, since numba's integers wrap around.
+    Unsigned indexes let LLVM turn the loop into one load."""
     value, at = 0, np.uint64(position)
     for i in range(size):
         value = (value << 8) | int(data[at + np.uint64(i)])
