@@ -183,7 +183,7 @@ def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> Read
 def plan_task(
     options: ReadOptions, parallelism: int, in_process_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Plan, on the machine of the server or of an executor; the plan is a report."""
+    """Plan, on the machine of the server or of an executor; yields the plan as a report."""
     for _ in task_numbers(batches):
         yield report_row(REPORT, _plan(options, parallelism, in_process_bytes)).batch()
 
@@ -199,7 +199,8 @@ _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def _require_siltstone(spark: SparkSession) -> None:
-    """Raises EngineError if a worker cannot import this package. It is asked once for each session."""
+    """Raises EngineError if a worker cannot import this package. Only the first call for a session asks a
+    worker."""
     if spark in _PROBED:
         return
     try:
