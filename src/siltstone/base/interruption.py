@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM in a command: the work is interrupted, and the process ends within five seconds.
+"""Ctrl-C and SIGTERM in a command: the work is interrupted, and the process ends within five seconds. (A
+server may take longer: ``InterruptHandler.allow``.)
 
 ::
 
@@ -175,6 +176,7 @@ class InterruptHandler:
         self._raise_once()
 
     def _raise_once(self) -> None:
+        """After a signal, raise KeyboardInterrupt, once, unless a critical section is running."""
         if self.was_signalled and not self._has_raised and not self._critical_depth:
             self._has_raised = True
             raise KeyboardInterrupt

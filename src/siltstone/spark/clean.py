@@ -192,6 +192,7 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
+    # Every task has built the same map, so their numbers of keys are equal.
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
     parts = (report_of(row, LogReport) for row in reports if row.kind == rows.REWRITTEN)
     return merge_range_reports(work, keys, parts)

@@ -170,6 +170,7 @@ def can_start(master: str | None, settings: Mapping[str, str]) -> bool:
     if not files.exists(home / "jars" / _CORE_JAR):
         return False
     with contextlib.suppress(FileNotFoundError):
+        # As Spark is shipped: with templates, and no file that changes a setting.
         return all(name.endswith(".template") for name in files.list_files(home / "conf"))
     return True
 
@@ -202,6 +203,7 @@ def take() -> Java | None:
 
 
 def _command(further: str) -> list[str]:
+    """The command of Java, as Spark's scripts compute it; ``further``: more options of Java, as text."""
     home = class_archive.spark_home()
     jars = sorted(files.list_files(home / "jars"))
     logging = next(name for name in jars if name.startswith("slf4j-api-"))
@@ -212,6 +214,8 @@ def _command(further: str) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
+    """Java's environment: this process's, the variables that Spark's scripts and PySpark set, and the
+    daemon's."""
     settings = {
         "SPARK_HOME": str(class_archive.spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),

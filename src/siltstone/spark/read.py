@@ -8,7 +8,7 @@
 
 The driver plans; a row of ``spark.range`` is the number of a split. The stages of ``view=latest`` are those
 of a cleaning: no process has the entries of all keys, and the driver has none. ``mapInArrow`` costs Spark
-less than a data source of Python's (``docs/benchmarks.md``), which ``spark.source`` is for SQL, catalogs and
+less than a Python data source (``docs/benchmarks.md``); ``spark.source`` is one, for SQL, catalogs and
 streams. The session may be one of Spark Connect: then a task plans, since the directories are the server's.
 
 The functions that run in tasks end in ``_task``.
@@ -172,8 +172,8 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 
 
 def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> ReadPlan:
-    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
-    already."""
+    """The plan of a table. For ``view=latest`` of small logs, its splits already have the offsets of the last
+    records."""
     read_plan = plan_stages(options, parallelism=parallelism)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan

@@ -243,7 +243,8 @@ def _java_answers(gateway: Any) -> bool:
 
 @contextlib.contextmanager
 def _keep_sigint_handler() -> Iterator[None]:
-    """Put the program's SIGINT handler back: PySpark replaces it by one that interrupts critical sections."""
+    """Put the program's SIGINT handler back: PySpark installs one that interrupts critical
+    sections."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -157,6 +157,7 @@ def neighbours(sizes: Sequence[int], tasks: int) -> list[list[int]]:
     total, bytes_before = sum(sizes), 0
     lists: list[list[int]] = [[] for _ in range(tasks)]
     for index, size in enumerate(sizes):
+        # The list in whose share of all bytes the middle of this one lies.
         lists[min(tasks - 1, (bytes_before + size // 2) * tasks // max(total, 1))].append(index)
         bytes_before += size
     return [members for members in lists if members]

@@ -340,12 +340,12 @@ def exists(path: PathLike) -> bool:
 
 
 def absolute(path: Path) -> Path:
-    """The absolute path; one of a store stays as it is."""
+    """The absolute path; a path that is only read (``is_read_only``) stays as it is."""
     return as_named(path) if is_read_only(path) else path.absolute()
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; one of a store stays as it is, and links in a circle stay, too."""
+    """The path without links; a path that is only read stays as it is, and so do links in a circle."""
     return as_named(path) if is_read_only(path) else Path(os.path.realpath(path))
 
 

@@ -181,9 +181,9 @@ def is_id(text: str) -> bool:
 
 
 def read_point(path: Path) -> RestorePoint:
-    """A restore point. Raises CorruptFileError if it is none, is another one than its name says, has names
-    that lead elsewhere or that no file can have, times that no clock has, or files of another size than their
-    chunks; OSError."""
+    """Read a restore point. Raises CorruptFileError if the object is none, or has another id than its name
+    says, names that lead elsewhere or that no file can have, times that no clock has, or files whose number
+    of chunks does not fit their size; OSError."""
     try:
         point = msgspec.json.decode(read_whole(path), type=RestorePoint)
     except (ValueError, RecursionError) as error:
@@ -253,7 +253,7 @@ def _refuse_to_store(point: RestorePoint) -> None:
 
 
 def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
-    """A name of the time, in UTC, that no other restore point has."""
+    """An id of the time ``now_ms``, in UTC, that none of ``points`` has."""
     name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     taken = {point.backup_id for point in points}
     number = 1

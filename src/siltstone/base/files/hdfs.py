@@ -2,7 +2,7 @@
 
 ::
 
-    KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix, and one without files is not seen
+    KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix; without files in it, it is not seen
     ETag    modification time and length, in which a new file of that name differs
     put     to .siltstone-put-HEX-KEY, then a rename that fails where there is a KEY: so a KEY is always whole
 

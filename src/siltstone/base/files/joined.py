@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from siltstone.base.files import FileStat
 
 _SCHEME = "joined:/"
+"""How a joined path begins as a ``Path``, which has only one of the slashes."""
 _FORM = re.compile(r"joined:/+([^/+]*)\+([^/+]*)\+([^/+]*)((?:\+[^/+]*)*)(?:/+(.*))?\Z", re.DOTALL)
 _IN_TEXT = re.compile(r"joined:/+[^/+\s]*(?:\+[^/+\s]*){2,}(?:/+[\w.-]+)*")
+"""A joined path within a text."""
 _LARGEST_ZSTD_WINDOW = 128 << 20
 _CHANGED = "the file was replaced while it was read"
 

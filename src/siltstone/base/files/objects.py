@@ -136,7 +136,7 @@ def as_named(path: Path) -> Path:
 
 
 def is_object(path: str | os.PathLike[str] | int) -> bool:
-    """Is it a path of a store? A local one that looks like it is written ``./s3:/…``."""
+    """Is it a path of a store? A local path that looks like one has to be written ``./s3:/…``."""
     text = path if isinstance(path, (str, int)) else os.fspath(path)
     return isinstance(text, str) and text[:1] != "/" and _ADDRESS.match(text) is not None
 
@@ -190,7 +190,8 @@ def _forget_stores() -> None:
 
 @cache
 def _store(scheme: str, bucket: str, process: int) -> Any:
-    """The store of a bucket in this process: its threads do not survive a fork."""
+    """The store of a bucket. Its threads do not survive a fork, so ``process``, the id of this process, is a
+    part of the cache's key."""
     try:
         stores = importlib.import_module("obstore.store")
     except ImportError as error:
@@ -207,7 +208,7 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
 
 
 def _config_and_client(scheme: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of stores of a scheme that were configured, and those of their client."""
+    """(options of the stores of a scheme that were configured, options of their HTTP client)."""
     client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     option, variable = _ENDPOINTS[scheme]
     endpoint = _options.get(option) or os.environ.get(variable) or ""
@@ -228,7 +229,8 @@ def options_for(path: str | os.PathLike[str]) -> dict[str, str]:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """The threads of this process that fetch the next windows."""
+    """The threads of this process that fetch the next windows. They do not survive a fork, so ``process``,
+    its id, is a part of the cache's key."""
     return ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
 
 
@@ -463,6 +465,7 @@ class Windows:
         is_sequential = at in (self._last_read_end, 0) and not self._begins_small
         self._begins_small = False
         if self._next is not None and self._next[0] <= at < self._next[0] + WINDOW_BYTES:
+            # It was requested before, and may still be on its way.
             (self._start, coming), self._next = self._next, None
             self._data = coming.result()
         else:

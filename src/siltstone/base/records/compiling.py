@@ -1,4 +1,4 @@
-"""Compiles kernels with numba: the only module that imports it. ``kernel`` imports this one when something
+"""Compiles kernels with numba, which only this module imports. ``kernel`` imports this module when something
 first calls a kernel.
 
 A kernel is compiled once for each signature and kept on disk: in ``NUMBA_CACHE_DIR`` if that is set, else
