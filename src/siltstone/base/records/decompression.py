@@ -115,13 +115,11 @@ def decompress_batches(
     path: str = "",
     origin: int = 0,
 ) -> tuple[Bytes, Int64, Int64]:
-    """Decompress the records of ``batches``: (data, starts, ends). The records of batch i are
-    ``data[starts[i]:ends[i]]``; positions are int64.
+    """Decompress the records of ``batches``: (data, starts, ends). Batch i has ``data[starts[i]:ends[i]]``.
 
     ``data`` is ``window`` itself if no batch with records is compressed, else the bytes of ``scratch``. The
-    records of a compressed message are its inner messages. A message that is not compressed is one record.
-    ``limit`` bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file
-    ``path``.
+    records of a compressed message are its inner messages; another message is one record. ``limit`` bounds
+    the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
     Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
     stored, spans = _read_only(window), RecordSpans(*np.empty((3, len(batches)), np.int64))
