@@ -21,7 +21,7 @@ times in the first four months of 1970."""
 
 
 class Clock(Protocol):
-    """Milliseconds since the epoch, as Kafka counts them."""
+    """A source of the time: milliseconds since the epoch, as Kafka counts them."""
 
     def now_ms(self) -> int:
         """The time now, in ms."""

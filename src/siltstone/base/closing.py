@@ -1,4 +1,4 @@
-"""``Closing``: makes every class with a ``close`` method a context manager, which calls it at the end."""
+"""``Closing``: the base class of objects with a ``close`` method that are used in a ``with`` block."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Self
 
 
 class Closing:
-    """Base of classes with a ``close`` method, which the end of a ``with`` block calls, also after an
-    error."""
+    """A context manager that calls ``close`` at the end of the block, also after an error. Subclasses
+    override ``close``."""
 
     def close(self) -> None:
         """Release what the object holds; a second call does nothing."""

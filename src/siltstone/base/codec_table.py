@@ -2,9 +2,11 @@
 
 A row is a codec: its number in the attributes, its name, the first magic that may use it, and the range of
 its levels. Names of settings and flags, checks and dumps come from here; ``records.codecs`` finds a codec's
-functions by its number. So a new codec is a row here, two functions in ``records/codecs.py``, where it has
-levels ``LogConfig.compression_NAME_level``, and, so that batches are sized before they are read, a kernel for
-``codecs.declared_sizes``.
+functions by its number. A new codec needs
+
+- a row here, and two functions in ``records/codecs.py``;
+- a kernel for ``codecs.declared_sizes``, so that the size of a batch is known before it is decompressed;
+- if it has levels, the field ``compression_NAME_level`` of ``LogConfig``.
 """
 
 from __future__ import annotations

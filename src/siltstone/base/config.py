@@ -35,8 +35,8 @@ from siltstone.base.config_table import INT_MAX as INT_MAX  # noqa: PLC0414 - fo
 from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UnknownSettingError, UsageError
 
-# Every name and its key. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
-# flush.ms: such a name stands for the setting of its own.
+# The key of every name. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
+# flush.ms. Such a name finds the setting of its own.
 _BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
 TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
 BROKER_SETTING_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
@@ -134,7 +134,8 @@ def _java_text(number: float) -> str:
 
 
 def _parse(kind: Kind, text: str) -> Value:
-    """Parse a value of a type, without a check of its range. Raises ValueError that says what to pass."""
+    """Parse ``text`` as a value of ``kind``; its range is not checked. Raises ValueError that says what to
+    pass."""
     if kind is Kind.STRING:
         return text
     if kind is Kind.BOOLEAN and text.lower() in ("true", "false"):
@@ -218,11 +219,11 @@ def parse_assignments(assignments: Iterable[str], source: str) -> dict[str, Sett
 
 
 ConfigValue = str | int | float | Sequence[str]
-"""A setting as a program passes it: the text, or a number, a bool or words that stand for it."""
+"""The value of a setting as a program passes it: text, or a number, a bool or a list of words."""
 
 
 def config_texts(values: Mapping[str, ConfigValue], source: str) -> dict[str, str]:
-    """Kafka's texts for a program's values: "true" for True, "compact,delete" for its words.
+    """Kafka's texts for a program's values: "true" for True, "compact,delete" for ["compact", "delete"].
 
     Raises UsageError for a value of another type.
     """
@@ -383,12 +384,14 @@ def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str
 
 
 def parse_properties(text: str, name: str) -> dict[str, str]:
-    """The entries of a properties file, of the same name the last one. Raises UsageError."""
+    """The entries of a properties file by name. Of entries with the same name the last one counts. Raises
+    UsageError."""
     return {key: value for _, key, value in _entries(text, name)}
 
 
 def first_property(text: str, name: str, *keys: str) -> str | None:
-    """The text of the first of ``keys`` that the file sets, from its last entry. Raises UsageError."""
+    """The text of the first of ``keys`` that the file sets to more than blanks; None if it sets none of them.
+    Of entries with the same name the last one counts. Raises UsageError."""
     entries = parse_properties(text, name)
     return next((entries[key].strip() for key in keys if entries.get(key, "").strip()), None)
 

@@ -1,9 +1,10 @@
-"""Prepares types for msgspec before two threads decode them at one time.
+"""Prepares types for msgspec, so that two threads can decode them at the same time.
 
-msgspec (0.22) looks at the fields of a dataclass or ``Struct`` when the type is first decoded. It keeps what
-it found before it has looked at the types of those fields, which may be dataclasses too. A second thread that
-decodes the same type at that moment reads what is not there yet, and the process dies of SIGSEGV. A module is
-imported by one thread, so each type that is decoded is prepared where it is defined::
+msgspec (0.22) looks at the fields of a dataclass or ``Struct`` when the type is first decoded. It caches its
+description of the type before it has filled in the types of the fields, which may be dataclasses too. A
+second thread that decodes the same type at that moment uses the unfinished description, and the process dies
+of SIGSEGV. A module is imported by one thread, so a type that threads decode is prepared where it is
+defined::
 
     @decoded_in_threads
     @dataclass(frozen=True)
@@ -19,11 +20,12 @@ import msgspec
 _Type = TypeVar("_Type", bound=type)
 
 PREPARED: set[type] = set()
-"""All types that were prepared."""
+"""All types that were prepared: a test compares them with the types that the package decodes."""
 
 
 def decoded_in_threads(decoded: _Type) -> _Type:
-    """The same type, whose fields msgspec has looked at; their types must be defined above it."""
+    """A class decorator: lets msgspec fill in its description of the type now. Returns the type. The types of
+    its fields must be defined before it."""
     msgspec.msgpack.Decoder(decoded)
     PREPARED.add(decoded)
     return decoded

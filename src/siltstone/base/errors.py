@@ -4,7 +4,7 @@
 
     SiltstoneError
     ├── UsageError               wrong flags or values: the command line exits with 2
-    │   ├── UnknownSettingError  a setting of a name that does not exist
+    │   ├── UnknownSettingError  no setting has this name
     │   ├── UnknownRecordError   a log has no record at an offset
     │   ├── TooManyKeysError     the view latest of a log would take more memory than it may have
     │   ├── UnknownKeywordError  (and TypeError) a keyword that a function does not have
@@ -17,16 +17,16 @@
     │   └── CorruptRecordError   a batch or record is not in Kafka's format
     ├── LedgerError              a file of a compacted ledger is missing or damaged
     ├── CheckFailedError         a written file, a count or the result of a cleaning is wrong
-    ├── SourceChangedError       a source segment has changed since the cleaning was planned
+    ├── SourceChangedError       a file or log has changed since it was planned to be read
     ├── UndoStoppedError         an undo stopped half-way: the message says which originals were restored
     ├── EngineError              Spark or Java is missing, or a job could not be run
-    ├── BrokerRefusedError       a running Kafka refuses what it was asked
+    ├── BrokerRefusedError       a running Kafka refuses a request
     ├── BrokerUnreachableError   a running Kafka does not answer
     ├── UndecodableValueError    a key or value is not in the format that ``decode`` was passed
     ├── TableChangedError        another writer has changed the table since an export into it began
     ├── CompactionFailedError    a side-by-side compaction failed: the ledger is unchanged
     ├── CompactionInProgressError  a second side-by-side compaction while one runs
-    ├── BusyError                a server does as much as it may at one time
+    ├── BusyError                too much work at the same time, or other work on the target
     ├── UnknownJobError          no job has this id, or it was forgotten
     ├── JobCancelledError        the job was cancelled
     ├── ChangedMeanwhileError    what was to be changed is no longer what the caller has seen
@@ -42,7 +42,7 @@
         ├── TopicExistsError                   36
         ├── InvalidPartitionsError             37
         ├── InvalidConfigError                 40
-        │   └── UnknownConfigError             40: of a name that does not exist
+        │   └── UnknownConfigError             40: no setting has this name
         ├── InvalidQuotaError                  42
         ├── PolicyViolationError               44
         ├── OutOfOrderSequenceError            45
@@ -72,11 +72,12 @@ _STORE = re.compile(r"^(s3a?|gs|abfss?|az|hdfs):/(?!/)")
 
 
 _translations: list[Callable[[str], str]] = []
+"""The functions that ``shown_path`` applies to a path."""
 
 
 def show_paths_with(translation: Callable[[str], str]) -> None:
-    """Let ``shown_path`` translate paths that are only used within the program, also where a text contains
-    them."""
+    """Let ``shown_path`` apply ``translation`` to its paths: for paths that only the program itself uses
+    (``joined:/…``), also where they are a part of a text."""
     _translations.append(translation)
 
 
@@ -89,7 +90,7 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 
 
 def with_both_slashes(text: str) -> str:
-    """The path of an object as its address: a ``Path`` keeps one of the slashes after the scheme only."""
+    """The path of an object as its address: a ``Path`` keeps only one of the slashes after the scheme."""
     return _STORE.sub(r"\1://", text)
 
 
@@ -137,7 +138,7 @@ class UsageError(SiltstoneError, code="USAGE"):
 
 
 class UnknownSettingError(UsageError):
-    """A setting of a name that does not exist."""
+    """No setting has this name."""
 
 
 class UnknownRecordError(
@@ -238,7 +239,8 @@ class CheckFailedError(
 
 
 class SourceChangedError(SiltstoneError, code="SOURCE_CHANGED", advice="run the command again"):
-    """The size, inode or modification time of a source segment has changed since the cleaning was planned."""
+    """A file or log is not as it was when its reading was planned: another size, inode or modification time
+    of a segment, or a file that was truncated meanwhile."""
 
 
 class UndoStoppedError(SiltstoneError, code="UNDO_STOPPED"):
@@ -253,7 +255,7 @@ class EngineError(
 
 
 class BrokerRefusedError(SiltstoneError, code="BROKER_REFUSED", advice="nothing was changed by this request"):
-    """A running Kafka refuses what it was asked."""
+    """A running Kafka refuses a request."""
 
 
 class BrokerUnreachableError(
@@ -261,7 +263,8 @@ class BrokerUnreachableError(
     code="BROKER_UNREACHABLE",
     advice="look at --bootstrap-server, --command-config and the broker",
 ):
-    """A running Kafka does not answer; a change that it was asked for may have been made, or not."""
+    """A running Kafka does not answer. If the request was for a change, the change may have been made or
+    not."""
 
 
 class UndecodableValueError(SiltstoneError, code="UNDECODABLE_VALUE"):
@@ -291,11 +294,12 @@ class CleaningAbortedError(SiltstoneError, code="CLEANING_ABORTED"):
     ``LogCleaningAbortedException``)."""
 
 
-# Errors of a server (``siltstone serve``).
+# Errors of a server (``siltstone serve``). Backups and exports raise BusyError, too.
 
 
 class BusyError(SiltstoneError, code="BUSY", advice="try again when some of the work has ended"):
-    """The server does as much as it may at one time."""
+    """A limit on work at the same time is reached, the server is stopping, or another job, backup or export
+    works on the same target."""
 
 
 class UnknownJobError(SiltstoneError, code="UNKNOWN_JOB", advice="list the jobs"):
@@ -316,6 +320,9 @@ class ChangedMeanwhileError(
 
 class NotAllowedError(SiltstoneError, code="NOT_ALLOWED"):
     """The user's role does not allow it, or the server changes nothing."""
+
+
+# Calls on a log that are refused.
 
 
 class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):
@@ -373,7 +380,7 @@ class InvalidConfigError(LogError, code="INVALID_CONFIG", error_code=40):
 
 
 class UnknownConfigError(InvalidConfigError):
-    """A setting of a name that does not exist."""
+    """No setting has this name."""
 
 
 class InvalidQuotaError(LogError, code="INVALID_REQUEST", error_code=42):

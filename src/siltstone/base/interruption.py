@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM in a command: the work is interrupted, and the process ends within five seconds.
+"""Ctrl-C and SIGTERM in a command: the work is interrupted, and the process ends within five seconds. (A
+server may take longer: ``InterruptHandler.allow``.)
 
 ::
 
@@ -38,7 +39,7 @@ CALLBACKS_SECONDS = 2.5
 _PRINT_SECONDS = 0.2
 """How long the end of the process waits for its last line to be printed."""
 _END_CHECKS = 5000
-"""How often ``without_thread`` looks whether the kernel's thread has ended, every 0.1 ms."""
+"""How many times at most ``without_thread`` checks, every 0.1 ms, whether the kernel's thread has ended."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_SIGNAL = 0
 """The byte that ends the thread which waits for a signal."""
@@ -82,7 +83,7 @@ class InterruptHandler:
 
     @property
     def is_installed(self) -> bool:
-        """Does it handle the signals of this process, a command's?"""
+        """Does it handle this process's signals? True in a command, after ``install``."""
         return self._is_installed
 
     def allow(self, grace_seconds: float) -> None:
@@ -146,8 +147,8 @@ class InterruptHandler:
 
     @contextlib.contextmanager
     def without_thread(self) -> Iterator[None]:
-        """Within, the thread that waits for signals has ended, so that the process can be forked. A signal
-        that comes meanwhile is handled at the end of the block. Only for a handler that is installed."""
+        """Within the block, the thread that waits for signals has ended, so that the process can be forked. A
+        signal that comes meanwhile is handled at the end of the block. The handler must be installed."""
         self.check()
         number = self._thread.native_id
         try:
@@ -163,7 +164,8 @@ class InterruptHandler:
             self._start_thread()
 
     def uninstall(self) -> None:
-        """In a fork of a command's process, which has no thread that waits: signals end it from now on."""
+        """In a fork of a command's process: let signals end the fork, which has no thread that waits for
+        them."""
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
@@ -174,6 +176,7 @@ class InterruptHandler:
         self._raise_once()
 
     def _raise_once(self) -> None:
+        """After a signal, raise KeyboardInterrupt, once, unless a critical section is running."""
         if self.was_signalled and not self._has_raised and not self._critical_depth:
             self._has_raised = True
             raise KeyboardInterrupt
@@ -219,7 +222,7 @@ def current() -> InterruptHandler:
 
 
 class _Deferring:
-    """A signal handler that notes the ``numbers`` of the signals."""
+    """A signal handler that only records the ``numbers`` of the signals that came."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -249,7 +252,8 @@ def _deferred_signals() -> Iterator[None]:
 
 
 def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
-    """Set all of these handlers, even if a signal comes meanwhile and one that is set already raises."""
+    """Set all ``handlers`` by signal, even if a signal comes meanwhile and a handler that is set already
+    raises. Then it raises that error afterwards."""
     try:
         for number, handler in handlers.items():
             signal.signal(number, handler)

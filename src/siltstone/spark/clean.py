@@ -135,7 +135,7 @@ def dirty_task(
         extracted = Extracted()
         for blob in broadcast.dirty_entries(work, inputs[number], extracted):
             yield entries_row(blob, ALL).batch()
-        extracted.summaries = []
+        extracted.summaries = []  # a log with transactions takes the shuffle join
         yield report_row(rows.EXTRACTED, extracted, ALL).batch()
         if number == 0:
             yield from (Row(target=task, kind=rows.TRIGGER).batch() for task in range(lookup_tasks))
@@ -147,13 +147,14 @@ def _dirty_entries(arrived: Sequence[Row]) -> tuple[Extracted, list[EntryBlob]]:
     for row in arrived:
         if row.kind == rows.EXTRACTED:
             extracted.add(report_of(row, Extracted))
+    # The entries are not divided into buckets: there is one map for all.
     return extracted, [entries_of(row, 1) for row in arrived if row.kind == rows.DIRTY]
 
 
 def shared_lookup_task(
     work: LogWork, shared: Broadcast[broadcast.OffsetMap], inputs: Ranges, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Rewrite neighbouring ranges by the map that the driver has broadcast."""
+    """Rewrite neighbouring ranges by the offset map that the driver has broadcast."""
     for number in task_numbers(batches):
         yield from _clean_ranges_by_map(work, shared.value, inputs[number])
 
@@ -191,6 +192,7 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
     stopped = next((report_of(row, Extracted) for row in reports if row.kind == rows.EXTRACTED), None)
     if stopped is not None:
         return LogReport(name=work.name, extracted=stopped) if stopped.failure is not None else None
+    # Every task has built the same map, so their numbers of keys are equal.
     keys = max(report_of(row, LogReport).dirty_keys for row in reports if row.kind == rows.MERGED)
     parts = (report_of(row, LogReport) for row in reports if row.kind == rows.REWRITTEN)
     return merge_range_reports(work, keys, parts)
@@ -199,8 +201,8 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of a log for a task that extracts entries."""
 _RECORDS_PER_BYTE_MAX = 64
-"""More records than a batch can have for each of its bytes: however well they compress, each has another
-offset, which takes a bit at least."""
+"""More records than a batch can have for each of its bytes, however well it is compressed: the records have
+different offsets, so each takes at least a bit."""
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
@@ -221,8 +223,10 @@ def clean_whole_task(inputs: Sequence[Sequence[LogWork]], batches: Batches) -> I
 def put_files_task(
     store: ChunkStore, inputs: Sequence[Sequence[FileToPut]], batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Put files of a copy in a store; a file is a report. Chunks are named by their bytes, so an attempt that
-    is repeated, or runs beside another one, puts the same."""
+    """Put files of a copy in a store; yields a report on each file, its entry in the restore point.
+
+    Chunks are named by their bytes, so an attempt that is repeated, or runs beside another one, puts the same
+    chunks."""
     writer = store.writer()
     for number in task_numbers(batches):
         for file in inputs[number]:
@@ -258,7 +262,8 @@ def extract_task(
         for summary in extracted.summaries:
             yield array_row(rows.TRANSACTION_SUMMARY, 0, summary).batch()
         extracted.summaries = []
-        # To the task of bucket 0, as the summaries: it tells the groups whether there are keyless records.
+        # The report goes to the task of bucket 0, as the summaries do. That task tells the ranges whether the
+        # log has records without a key.
         yield report_row(rows.REPORT, LogReport(name=work.name, extracted=extracted), 0).batch()
         if number == 0:
             yield Row(target=0, kind=rows.TRIGGER).batch()
@@ -379,8 +384,8 @@ def rewrite_from_files_task(
 
 
 def assemble_task(work: LogWork, kind: str, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Assemble segments from the pieces of groups; pass other reports on. ``kind``: of the rows with the
-    reports on groups."""
+    """Assemble segments from the pieces of groups; pass other reports on. ``kind``: the kind of the rows with
+    reports on pieces."""
     pieces: dict[int, list[PieceReport]] = {}
     for row in rows_of(batches):
         report = report_of(row, LogReport) if row.kind == kind else None
@@ -450,7 +455,7 @@ class SparkEngine(SparkJobRunner):
 
         Many logs are several jobs: while one runs, the caller swaps the logs of the one before. The logs of a
         failed job are cleaned again in halves. Raises EngineError if there is only one log and its job fails,
-        or if Spark is gone."""
+        if the failure concerns all logs, or if Spark is gone."""
         parallelism = self.parallelism
         inputs = distribute_logs(works, parallelism)
         jobs = job_count(len(works), len(inputs), parallelism)
@@ -523,7 +528,7 @@ class SparkEngine(SparkJobRunner):
                 joined = self._broadcast_join(work, parallelism)
                 if joined is not None:
                     return joined
-            report = _summed_report(work, self._by_range(work, rewrite_task, parallelism))
+            report = _summed_report(work, self._run_by_range(work, rewrite_task, parallelism))
         finally:
             remove_pieces(work)
         report.groups.sort(key=lambda group: group.group_index)
@@ -574,10 +579,10 @@ class SparkEngine(SparkJobRunner):
         each range."""
         parallelism = self.parallelism
         work_in_ranges = with_ranges(work, waves, parallelism)
-        report = _summed_report(work, self._by_range(work_in_ranges, gather_task, parallelism))
+        report = _summed_report(work, self._run_by_range(work_in_ranges, gather_task, parallelism))
         if self._may_be_miscut(work_in_ranges, report.extracted, parallelism):
             uncut = replace(work, may_cut_segments=False)
-            report = _summed_report(work, self._by_range(uncut, gather_task, parallelism))
+            report = _summed_report(work, self._run_by_range(uncut, gather_task, parallelism))
         return report
 
     def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
@@ -607,7 +612,7 @@ class SparkEngine(SparkJobRunner):
         )
         return run_with_shuffles(self._session, job, self._progress, only_rewrites=True)
 
-    def _by_range(
+    def _run_by_range(
         self, work: LogWork, task: Callable[..., Iterator[pa.RecordBatch]], parallelism: int
     ) -> list[Row]:
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
@@ -641,9 +646,10 @@ class SparkEngine(SparkJobRunner):
 class SharedEngines:
     """Makes engines for cleanings that run side by side, in threads, on one session.
 
-    ``start`` starts it: with the first engine, and again if its Java has died; then the logs of that moment
-    have failed, and those of later engines are cleaned. ``is_alone``: the cleanings run one after another.
-    ``start_error``: why the first start failed, which concerns all cleanings; else None.
+    ``start`` starts the session: for the first engine, and again if the session's Java has died. The logs
+    that were being cleaned then have failed; those of later engines are cleaned. ``is_alone``: the cleanings
+    run one after another. ``start_error``: why the first start failed, which concerns all cleanings; else
+    None.
     """
 
     def __init__(self, start: Callable[[], SparkSession], *, is_alone: bool) -> None:
@@ -668,8 +674,9 @@ class SharedEngines:
 
 
 def entry_bytes_max(work: LogWork) -> int:
-    """The most bytes of key entries that a log may have: of a record for each offset, or by the bytes of the
-    log, of which there are few where batches claim offsets that they do not have."""
+    """The most bytes of key entries that a log may have: an entry for each of its offsets, but no more than
+    ``_RECORDS_PER_BYTE_MAX`` for each of its bytes, since batches may span many more offsets than they have
+    records."""
     return min(offset_span(work), _RECORDS_PER_BYTE_MAX * work.size) * entry_bytes(work)
 
 
@@ -678,7 +685,7 @@ def _rewrite_task_count(
 ) -> int:
     """How many tasks rewrite the ranges. A task costs Spark some 80 ms, so there are as many as workers, or
     more if the retained offsets of a task would take more than half of its memory, or if groups are cut.
-    ``is_rewriting``: else they only write retained offsets."""
+    ``is_rewriting``: False if the tasks only write retained offsets into files."""
     if work.cut_ranges and is_rewriting:
         return len({group_range.task for group_range in ranges})
     span = sum(group_range.end_offset - group_range.base_offset for group_range in ranges)

@@ -6,8 +6,8 @@
     merge of runs: a task for each bucket of keys and for each group of segments, in one stage ─► reports
 
 Few new records are compacted in one task. The task of a bucket reads its part of the key indexes of the
-ledger's older runs. It sends the offsets in these runs that new records supersede to the driver, as rows of
-their own.
+ledger's older runs. As rows of their own, it sends the driver the offsets in these runs that new records
+supersede.
 
 The functions that run in tasks end in ``_task``. A row of ``batches`` has the number of an input, or a
 bucket's or group's data.
@@ -50,7 +50,7 @@ _WORD_BYTES = 8
 
 
 def compact_whole_task(work: CompactionWork, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Compact all new records in one task; its only row has the number 0."""
+    """Compact all new records in one task, whose only input row has the number 0."""
     for _ in task_numbers(batches):
         yield from _report_rows(compact_in_process(work, attempt_name()))
 

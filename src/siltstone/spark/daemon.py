@@ -53,7 +53,8 @@ if it was one allocation of ``_MMAP_BYTES`` or more. glibc documents 32 MiB as t
 latter."""
 
 _END_CHECKS, _END_CHECK_SECONDS = 200, 0.005
-"""For one second: a thread that is ending, on a machine where it has to wait for a processor."""
+"""How many times, and how often, ``has_one_thread`` counts threads: for one second, since on a busy machine a
+thread that was joined may take so long to end."""
 
 
 def keep_memory() -> None:
@@ -117,8 +118,8 @@ def warm_up() -> bool:
 
 
 def has_one_thread() -> bool:
-    """Has this process one thread? Threads that were joined may be ending still, which is waited for, since
-    the kernel counts a thread until a moment after ``join``. Raises OSError if the number is unknown."""
+    """Has this process one thread? Waits up to a second for threads that were joined, since the kernel counts
+    a thread until a moment after ``join``. Raises OSError if the number is unknown."""
     for _ in range(_END_CHECKS):
         if thread_count() == 1:
             return True
@@ -141,7 +142,7 @@ def preload() -> bool:
 
 
 def serve() -> None:
-    """Be PySpark's daemon, for workers that have everything."""
+    """Be PySpark's daemon; the workers that it forks have all modules already."""
     keep_memory()
     forget_zip_importers()
     # A collection in a worker must not write to the objects that it shares with this process.

@@ -12,8 +12,8 @@ it. ``st`` is the package; its functions with ``engine="spark"`` call those belo
         print(cleaner.metrics(), logs.uncleanable, compactions.status("users"))
 
 The first cleaning or compaction starts a Spark session on ``cleaner.spark.master``, which both use from then
-on. The cleaner or the compactions stop the session that they started when they close, which ends a job of the
-other. A session that the program has already is used as it is, and is not stopped.
+on. Whichever of the two started the session stops it when it closes, which ends a running job of the other. A
+session that the program has already is used as it is, and is not stopped.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def start_cleaner(manager: LogManager, *, spark_conf: Mapping[str, str] | None =
 
 
 def cleaner_on_spark(manager: LogManager, *, spark_conf: Mapping[str, str] | None = None) -> LogCleaner:
-    """The same, not started: it cleans only when ``clean_now`` is called."""
+    """The cleaner of ``start_cleaner``, not started: it cleans only when ``clean_now`` is called."""
     sessions = _Sessions(manager, spark_conf)
     return LogCleaner(manager, lambda: sessions.start(SparkEngine), stop_engine=sessions.stop)
 

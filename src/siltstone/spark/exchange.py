@@ -63,7 +63,7 @@ MEMORY_BYTES = 64 << 20
 """The most bytes of rows for its own tasks that a worker keeps in memory; others go through files."""
 _ROW_HEADER = struct.Struct("<QII")  # size 8 bytes, CRC32C 4, padding 4
 _FIRST_POLL_S, _LATER_POLL_S, _FIRST_POLL_COUNT = 0.001, 0.01, 200
-"""Seconds between two looks for the marks of other workers: for the first 200 looks, and later."""
+"""Seconds between two checks for the marks of other workers: for the first 200 checks, and later."""
 _BYTES_READ = struct.Struct("<Q")
 """A number in the file ``read.WORKER``."""
 _BYTES_READ_INTERVAL_S = 0.5
@@ -81,10 +81,10 @@ def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
 
 
 def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
-    """The blob of ``entries_row``; an entry has so many 64-bit ``words``. Raises ValueError if the blob's
-    size does not fit its count."""
+    """The blob of a row that ``entries_row`` made; ``words``: 64-bit words of an entry. Raises ValueError if
+    the blob's size does not fit the row's count."""
     return EntryBlob(
-        bucket=row.target % buckets,
+        bucket=row.target % buckets,  # 0 for a row to ``ALL`` (-1), whose receivers have one bucket
         is_dirty=row.kind == DIRTY,
         base_offset=row.base_offset,
         entries=row.array(np.uint64, words),
@@ -96,7 +96,7 @@ class Stage:
     """A stage of a job with a number of ``tasks``, each of which calls ``function(*arguments, batches)``.
 
     Rows that are sent to this stage go to its task ``target % tasks``. A task of the first stage gets one row
-    with its number, as from ``spark.range``. With ``needs_claim``, each calls
+    with its number, as from ``spark.range``. With ``needs_claim``, each task calls
     ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n. A job
     that runs with shuffles has no claims.
     """
@@ -170,7 +170,7 @@ class _FileExchange:
             writer.close()
         self._files.clear()
         self._mark(f"{stage}.{self._worker}")
-        # Look again after 1 ms at first, since most workers finish a stage together, and later after 10 ms.
+        # At first every 1 ms, since most workers finish a stage together, and later every 10 ms.
         waiting, polls = set(range(self._workers)), 0
         sizes, heard = dict.fromkeys(waiting, -1), dict.fromkeys(waiting, time.monotonic())
         while waiting := {

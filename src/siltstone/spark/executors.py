@@ -198,8 +198,8 @@ def shared_folders(session: SparkSession, folders: Iterable[Path]) -> Iterator[t
 
 
 def one_per_log_directory(staging: Iterable[str]) -> list[Path]:
-    """One staging folder for each log directory, of the staging folders of all logs
-    (``LOG_DIR/PARTITION/…/NAME``): it is enough to check one."""
+    """One of the ``staging`` folders (``LOG_DIR/PARTITION/…/NAME``) for each log directory: it is enough to
+    check one."""
     return list({Path(folder).parents[2]: Path(folder) for folder in staging}.values())
 
 
@@ -211,7 +211,6 @@ def _nonce_in(folder: Path) -> Iterator[SharedFolder]:
     try:
         yield SharedFolder(path=str(path), nonce=nonce, inode=files.stat(path).inode, user=os.geteuid())
     finally:
-        with contextlib.suppress(
-            OSError
-        ):  # the job's own error is more useful; the staging folder is removed anyway
+        # The job's own error is more useful than one of this; the staging folder is removed anyway.
+        with contextlib.suppress(OSError):
             files.unlink(path)

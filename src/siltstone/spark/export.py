@@ -33,7 +33,7 @@ from siltstone.tables.lakes.table import DATA, LakeTable
 
 
 def export_task(splits_of: SplitsOf, export: ExportPlan, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Write a file for each split; a file is a report."""
+    """Write a file for each split; yields a report on each file."""
     for number, split in splits_of(batches):
         written = write_split(export, number, split)
         if written is not None:
@@ -41,7 +41,8 @@ def export_task(splits_of: SplitsOf, export: ExportPlan, batches: Batches) -> It
 
 
 def export_on(spark: SparkSession, export: ExportPlan) -> Export:
-    """Plan, run the job and commit. Raises what planning raises, EngineError; nothing is left then."""
+    """Plan, run the job and commit. Raises what planning raises, and EngineError; after an error nothing of
+    the export is left."""
     try:
         _refuse_connect(spark)
         frame, splits_of = planned(spark, export.options)
@@ -65,7 +66,7 @@ def _refuse_connect(spark: SparkSession) -> None:
 
 
 def append_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Write a file of the table for each split; a file is a report."""
+    """Write a file of the table for each split; yields a report on each file."""
     for number, split in splits_of(batches):
         written = lakes.append_split(lake, number, split)
         if written is not None:
@@ -80,7 +81,7 @@ def new_rows_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iter
 
 
 def merge_rows_task(lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Merge buckets; a merged bucket is a report."""
+    """Merge the rows of key buckets into files; yields a report on each bucket."""
     with contextlib.closing(Spill()) as spill:
         for row in rows_of(batches):
             spill.add(row.target, pa.py_buffer(bytes(row.blob)))
@@ -93,7 +94,8 @@ _MERGE_TASK_BYTES = 256 << 20
 
 
 def export_lake_on(spark: SparkSession, table: LakeTable, lake: LakePlan) -> Export:
-    """Plan, run the jobs and commit. Raises what these raise; nothing has changed then."""
+    """Plan, run the job and commit. Raises what planning, the job and the commit raise; after an error the
+    table is unchanged."""
     lakes.begin(lake)
     try:
         _refuse_connect(spark)

@@ -43,8 +43,8 @@ take over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
 _kept_open: list[socket.socket] = []
-"""Open sockets; not empty once this process has forked its daemon. When the process ends they close, and
-the fork sees it at their other end."""
+"""The command's end of a socket pair, once this process has forked its daemon. It closes when the process
+ends, which the fork sees at the other end."""
 
 
 def fork(path: str) -> None:
@@ -65,15 +65,15 @@ def fork(path: str) -> None:
         listener.listen(1)
         ours, theirs = socket.socketpair()
         stack.enter_context(theirs)
-        gc.collect()  # or a later one in the fork would close descriptors that are other files by then
+        gc.collect()  # a later collection in the fork would close descriptors that are other files by then
         if os.fork() == 0:
             _be_daemon(listener, theirs)
         _kept_open.append(ours)
 
 
 def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
-    """The fork: it warms up, waits until it may take over, and is the daemon then. Until that it ends
-    with the command, afterwards when Java closes its standard input."""
+    """In the fork: warm up, wait until it may take over, then be the daemon. Until then the fork ends with
+    the command, afterwards when Java closes its standard input."""
     status = 1
     try:
         gc.freeze()
@@ -99,7 +99,7 @@ def _be_daemon(listener: socket.socket, command: socket.socket) -> NoReturn:
 
 
 def _close_all_but(*kept: int) -> None:
-    """Close the files of the command, except the standard ones and those."""
+    """Close the files of the command, except the standard ones and the descriptors ``kept``."""
     first = len(_STANDARD_FILES)
     for number in sorted(kept):
         os.closerange(first, number)
@@ -108,7 +108,8 @@ def _close_all_but(*kept: int) -> None:
 
 
 def _take_over(connection: socket.socket) -> None:
-    """Get arguments, environment, folder and standard files of the process that Java started."""
+    """Take over the arguments, environment, working directory and standard files of the process that Java
+    started."""
     size, numbers, _, _ = socket.recv_fds(connection, _SIZE.size, len(_STANDARD_FILES))
     for number, standard in zip(numbers, _STANDARD_FILES, strict=True):
         os.dup2(number, standard)

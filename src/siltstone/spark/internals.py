@@ -147,9 +147,9 @@ def connect(port: int, secret: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class LateSession(SparkSession):
-    """A session without Spark's SQL, which takes Java longer to start than all else, until it is first used.
+    """A session that starts Spark SQL at its first use, since that start takes Java longer than all else.
 
-    It then becomes an ordinary ``SparkSession``. Jobs of one stage are done without it (``jobs``).
+    It then becomes an ordinary ``SparkSession``. Jobs of one stage need no Spark SQL (``jobs``).
     """
 
     def __init__(self, builder: SparkSession.Builder) -> None:
@@ -194,7 +194,8 @@ def was_submitted() -> bool:
 
 @contextlib.contextmanager
 def starting_java(started: Callable[[subprocess.Popen[bytes]], None]) -> Iterator[None]:
-    """Within, PySpark starts Java in a process group of its own, and calls ``started`` with the process."""
+    """Within the block, PySpark starts Java in a process group of its own, and calls ``started`` with the
+    process."""
     module: Any = pyspark.java_gateway
     popen = module.Popen
 

@@ -44,6 +44,7 @@ _POLL_SECONDS = 0.01
 # The command of Spark 4.3, as its launcher computes it.
 
 _CORE_JAR, _SCALA = "spark-core_2.13-4.3.0.jar", "2.13"
+# Packages that ``--add-opens`` opens.
 _OPENED = (
     *(f"java.base/java.{name}" for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
     *(f"java.base/java.util{name}" for name in ("", ".concurrent", ".concurrent.atomic")),
@@ -67,7 +68,8 @@ _KNOWN_VARIABLES = {
     *("SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON"),
     *("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),  # PySpark sets them as it starts
 }
-"""Variables that do not change the command."""
+"""Environment variables that do not change the command, unlike others that begin with a part of
+``_CHANGING``."""
 _CHANGING = ("SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "HIVE_")
 _CONNECTION_FILE, _DAEMON_SOCKET = "connection", "daemon"
 _CONNECTION = struct.Struct(">ii")  # port, bytes of the secret that follows
@@ -116,8 +118,8 @@ def _release(command: str) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class Java:
-    """A Java that was started here. ``folder``: this user's, with Java's connection file and, before a job,
-    the daemon's socket; ``errors``: what Java prints."""
+    """A Java process that was started here. ``folder``: a folder of this user, with Java's connection file
+    and, before a job, the daemon's socket; ``errors``: a file with what Java prints."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -130,7 +132,7 @@ class Java:
         return str(self.folder / _DAEMON_SOCKET)
 
     def connection(self) -> tuple[int, str]:
-        """(Port, secret) of its gateway, once Java listens. Raises RuntimeError if it ends before."""
+        """(Port, secret) of its gateway; waits until Java listens. Raises RuntimeError if Java ends first."""
         path = self.folder / _CONNECTION_FILE
         while not files.exists(path):
             interruption.current().check()
@@ -143,7 +145,7 @@ class Java:
 
 
 _waiting: list[Java] = []
-"""The Java that waits for its session, if there is one."""
+"""The Java that waits for its session: none or one."""
 
 
 def prepare(master: str | None, settings: Mapping[str, str], java_options: str | None = None) -> bool:
@@ -168,6 +170,7 @@ def can_start(master: str | None, settings: Mapping[str, str]) -> bool:
     if not files.exists(home / "jars" / _CORE_JAR):
         return False
     with contextlib.suppress(FileNotFoundError):
+        # As Spark is shipped: with templates, and no file that changes a setting.
         return all(name.endswith(".template") for name in files.list_files(home / "conf"))
     return True
 
@@ -200,6 +203,7 @@ def take() -> Java | None:
 
 
 def _command(further: str) -> list[str]:
+    """The command of Java, as Spark's scripts compute it; ``further``: more options of Java, as text."""
     home = class_archive.spark_home()
     jars = sorted(files.list_files(home / "jars"))
     logging = next(name for name in jars if name.startswith("slf4j-api-"))
@@ -210,6 +214,8 @@ def _command(further: str) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
+    """Java's environment: this process's, the variables that Spark's scripts and PySpark set, and the
+    daemon's."""
     settings = {
         "SPARK_HOME": str(class_archive.spark_home()),
         "SPARK_LOCAL_IP": os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"),

@@ -163,7 +163,7 @@ class SparkJobRunner:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks a job gets that is planned now (``default_task_count``). Raises EngineError if Spark
+        """How many tasks a job that is planned now gets (``default_task_count``). Raises EngineError if Spark
         has stopped."""
         with engine_errors("asking Spark how many tasks it runs"):
             return self._tasks or default_task_count(self._session)

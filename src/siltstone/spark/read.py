@@ -8,7 +8,7 @@
 
 The driver plans; a row of ``spark.range`` is the number of a split. The stages of ``view=latest`` are those
 of a cleaning: no process has the entries of all keys, and the driver has none. ``mapInArrow`` costs Spark
-less than a data source of Python's (``docs/benchmarks.md``), which ``spark.source`` is for SQL, catalogs and
+less than a Python data source (``docs/benchmarks.md``); ``spark.source`` is one, for SQL, catalogs and
 streams. The session may be one of Spark Connect: then a task plans, since the directories are the server's.
 
 The functions that run in tasks end in ``_task``.
@@ -172,8 +172,8 @@ def read_task(splits_of: SplitsOf, options: ReadOptions, batches: Batches) -> It
 
 
 def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> ReadPlan:
-    """The plan. For ``view=latest`` of small logs, its splits have the offsets of the last records
-    already."""
+    """The plan of a table. For ``view=latest`` of small logs, its splits already have the offsets of the last
+    records."""
     read_plan = plan_stages(options, parallelism=parallelism)
     if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
         return read_plan
@@ -183,7 +183,7 @@ def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> Read
 def plan_task(
     options: ReadOptions, parallelism: int, in_process_bytes: int, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
-    """Plan, on the machine of the server or of an executor; the plan is a report."""
+    """Plan, on the machine of the server or of an executor; yields the plan as a report."""
     for _ in task_numbers(batches):
         yield report_row(REPORT, _plan(options, parallelism, in_process_bytes)).batch()
 
@@ -199,7 +199,8 @@ _PROBED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def _require_siltstone(spark: SparkSession) -> None:
-    """Raises EngineError if a worker cannot import this package. It is asked once for each session."""
+    """Raises EngineError if a worker cannot import this package. Only the first call for a session asks a
+    worker."""
     if spark in _PROBED:
         return
     try:

@@ -1,7 +1,8 @@
 """The rows that tasks send each other and the driver: few and large ones.
 
-A row has a packed array (of key entries, offsets or transactions), or a report as JSON. A row without either
-only makes a task work on a bucket or group for which no other row arrives. The receiver checks an array's
+A row has a blob (a packed array of key entries, offsets or transactions, or an Arrow stream), or a report as
+JSON. A row without either only tells a task something: that it has work even if no other row arrives
+(``TRIGGER``), or that the log has keyless records (``KEYLESS``). The receiver checks an array's
 ``count``: if an array lost or gained bytes on its way, its task fails. ``verify`` uses this module, and
 shares no code with the cleaner, so nothing of the cleaner is imported here.
 """
@@ -50,7 +51,7 @@ RETAINED = "retained"
 SUPERSEDED = "superseded"
 """Offsets of records in an older run of a compacted ledger that later records supersede."""
 TRANSACTION_SUMMARY = "transaction-summary"
-"""The transactions of one input split, an array."""
+"""The transactions of one input split: int64[count, 3] (``log.transactions.CLOSED_PRODUCER``)."""
 TRANSACTION_STATE = "transaction-state"
 """A report with the transactions that are open or aborted where a range of a segment group starts."""
 KEYLESS = "keyless"
@@ -76,10 +77,10 @@ Report = TypeVar("Report")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One row. ``target``: the bucket, group or task that it is for. It goes to task ``target`` modulo the
-    number of tasks, or to each task (``ALL``). ``count``: the length of the array in ``blob``;
-    ``base_offset``: of key entries, what is added to their relative offsets; of ``RETAINED`` and
-    ``TRANSACTION_STATE``, the base offset of the range that the row is for (a cleaning's retained offsets are
-    relative to it). ``log``: the number of the row's log, in a job of several logs."""
+    number of tasks, or to each task (``ALL``). ``count``: the length of the array in ``blob``, 0 for a blob
+    of another kind. ``base_offset``: of key entries, what is added to their relative offsets; of ``RETAINED``
+    and ``TRANSACTION_STATE``, the base offset of the range that the row is for (a cleaning's retained offsets
+    are relative to it). ``log``: the number of the row's log, in a job of several logs."""
 
     target: int
     kind: str = ""

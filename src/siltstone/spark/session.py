@@ -52,8 +52,8 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     java_options: str | None = None,
 ) -> SparkSession:
-    """A session on ``master``; on that of the program or of spark-submit, which stays as it is, if there is
-    one.
+    """A session on ``master``. If the program has a session already, or spark-submit has started Java, it is
+    one of that application, on its master.
 
     ``settings``: Spark's, over those of Siltstone and of the cluster. ``java_options``: on this machine, in
     place of those that make Java use the class archive. Raises EngineError, with Spark's message if Spark
@@ -120,8 +120,8 @@ def _run(start: _Start) -> SparkSession:
 
 @dataclass(slots=True, kw_only=True)
 class _Start:
-    """A session that is about to start. ``master``: None for that of spark-submit, or else ``local[*]``;
-    ``chosen``: the user's settings, which replace all others."""
+    """The choices for a session that is about to start. ``master``: None for the master of spark-submit, or
+    ``local[*]`` without it; ``chosen``: the user's settings, which replace all others."""
 
     master: str | None
     spill_folder: str | None
@@ -243,7 +243,8 @@ def _java_answers(gateway: Any) -> bool:
 
 @contextlib.contextmanager
 def _keep_sigint_handler() -> Iterator[None]:
-    """Put the program's SIGINT handler back: PySpark replaces it by one that interrupts critical sections."""
+    """Put the program's SIGINT handler back: PySpark installs one that interrupts critical
+    sections."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -254,8 +255,8 @@ def _keep_sigint_handler() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _java_in_own_process_group(java_process: java.Java | None) -> Iterator[None]:
-    """Within, Java and the scripts that start it run in a process group of their own, as ``java_process``, if
-    Java was started already.
+    """Within the block, Java and the scripts that start it run in a process group of their own. A
+    ``java_process`` that was started already has one.
 
     The group is killed if the start fails, since it would wait for ever, and terminated when an interrupt
     ends the command."""

@@ -284,7 +284,8 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """The report of one task to the driver; ``query_id``: the id of the stream, None for a job."""
+    """The report of one task to the driver; ``query_id``: the id of the stream, None for a batch
+    query."""
 
     staged: StagedOutput
     query_id: str | None = None

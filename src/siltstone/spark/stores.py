@@ -26,8 +26,8 @@ _ENDPOINT_SETTINGS = {"aws_endpoint": "fs.s3a.endpoint", "aws_region": "fs.s3a.e
 _ENDPOINT_VARIABLES = {"aws_endpoint": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT"), "aws_region": ("AWS_REGION",)}
 _SSL = "fs.s3a.connection.ssl.enabled"
 _of_sessions: dict[str, str] = {}
-"""The options in use that a session had. A later value of a session replaces them: temporary credentials
-expire."""
+"""The options in use that came from a session. A later value of a session replaces them, since temporary
+credentials expire."""
 
 
 def use_options(session: SparkSession, options: Mapping[str, str] | None) -> None:
@@ -51,15 +51,15 @@ def session_options(setting: Callable[[str], str | None]) -> dict[str, str]:
     """The options that a session has and nothing else says, by obstore's names. ``setting``: returns the
     value of a setting of Hadoop, None if it is not set."""
     in_use = files.configured().values.items()
-    known = {name for name, value in in_use if _of_sessions.get(name) != value}
+    configured = {name for name, value in in_use if _of_sessions.get(name) != value}  # not by a session
     options: dict[str, str] = {}
     credentials = {name: value for name, hadoop in _CREDENTIAL_SETTINGS.items() if (value := setting(hadoop))}
     has_pair = {"aws_access_key_id", "aws_secret_access_key"} <= credentials.keys()
-    if has_pair and "aws_access_key_id" not in known and "AWS_ACCESS_KEY_ID" not in os.environ:
+    if has_pair and "aws_access_key_id" not in configured and "AWS_ACCESS_KEY_ID" not in os.environ:
         options |= credentials
     for name, hadoop in _ENDPOINT_SETTINGS.items():
         has_variable = any(variable in os.environ for variable in _ENDPOINT_VARIABLES[name])
-        if name not in known and not has_variable and (value := setting(hadoop)):
+        if name not in configured and not has_variable and (value := setting(hadoop)):
             options[name] = value
     endpoint = options.get("aws_endpoint", "")
     if endpoint and "://" not in endpoint:

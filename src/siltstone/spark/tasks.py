@@ -70,7 +70,7 @@ def freeze_imports() -> None:
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
     """In a Python process of Spark, report an error that Siltstone or the system raises within the block in
-    one line, with its code in the next one, and without a traceback, which has only lines of Siltstone.
+    one line, with its code in the next line, and without the traceback, which has only lines of Siltstone.
 
     Spark shows the text that the process sends: for a failed task below "An exception was thrown from the
     Python worker:". Errors that are not expected keep their traceback.
@@ -133,10 +133,11 @@ def _numbered_rows(
 def merge_shape(buckets: int, parallelism: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
-    ``buckets``: enough for one bucket in a task; ``entry_bytes``: the key entries of all buckets. A task
-    costs Spark some 80 ms, so few tasks that merge several buckets, one after another, are faster than one
-    task for each. Such a task holds the entries of all its buckets. So its entries may take half of the
-    memory, and the merge of one bucket the other half: there are twice as many buckets.
+    ``buckets``: so many that a task that merges one bucket stays within that memory; ``entry_bytes``: the key
+    entries of all buckets. A task costs Spark some 80 ms, so few tasks that merge several buckets, one after
+    another, are faster than one task for each. Such a task holds the entries of all its buckets. So its
+    entries may take half of the memory, and the merge of one bucket the other half: there are twice as many
+    buckets.
     """
     if buckets <= parallelism:
         return buckets, buckets
@@ -156,6 +157,7 @@ def neighbours(sizes: Sequence[int], tasks: int) -> list[list[int]]:
     total, bytes_before = sum(sizes), 0
     lists: list[list[int]] = [[] for _ in range(tasks)]
     for index, size in enumerate(sizes):
+        # The list in whose share of all bytes the middle of this one lies.
         lists[min(tasks - 1, (bytes_before + size // 2) * tasks // max(total, 1))].append(index)
         bytes_before += size
     return [members for members in lists if members]
@@ -163,7 +165,7 @@ def neighbours(sizes: Sequence[int], tasks: int) -> list[list[int]]:
 
 @contextlib.contextmanager
 def engine_errors(title: str) -> Iterator[None]:
-    """Turn the failure of a job within the block into an EngineError, or into a KeyboardInterrupt if an
+    """Turn an error of Spark within the block into an EngineError, or into a KeyboardInterrupt if an
     interrupt was the cause (PySpark raises an error for the cancelled job)."""
     try:
         interruption.current().check()
@@ -258,7 +260,8 @@ def _collected(rows: DataFrame | RDD[bytes]) -> pa.Table:
 
 @contextlib.contextmanager
 def _described(session: SparkSession, title: str) -> Iterator[None]:
-    """Describe the jobs of the block in Spark's UI; the program's own description comes back afterwards."""
+    """Within the block, Spark's UI describes jobs by ``title``; afterwards the program's own description is
+    set again."""
     if is_connect(session):
         yield
         return

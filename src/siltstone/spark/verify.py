@@ -64,7 +64,8 @@ def span_task(
 
 
 def check_bucket_task(pairs: Sequence[LogPair], batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Check the last value of each key, bucket by bucket; yields a report for each, and passes others on.
+    """Check the last value of each key, bucket by bucket; yields a report on each bucket, and passes the
+    reports on spans on.
 
     Raises ValueError if a blob lost or gained bytes on its way.
     """

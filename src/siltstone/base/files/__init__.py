@@ -11,12 +11,16 @@ Guarantees about symbolic links, even if root works in a tree whose owner change
 
 - No operation that creates, changes, renames or removes a file follows a link of that name. Files are created
   with ``O_EXCL`` and ``O_NOFOLLOW``; owner, mode, times and extended attributes are set on an open file or on
-  the name itself; ``remove_tree`` removes links and refuses a tree that is one.
+  the name itself; ``remove_tree`` removes the links in a tree, and refuses a tree that is itself a link.
 - In the path of its directory a link is followed only if root or the user of this process made it
   (``base.files.opening``). The directory is opened first, then the operation is done in the open directory,
   so no other directory can take its place in between.
 - A new file is given to another owner only while it has no second hard link, so it is really the new file.
 - Readers follow links in paths that users name; the files of a log directory are listed without links.
+
+A path may also name an object of a store (``objects``), or a file of a *joined* directory: a local log
+directory together with the files of a remote storage (``joined``). Functions that read take such paths, too;
+those that change something raise OSError.
 """
 
 from __future__ import annotations
@@ -246,7 +250,7 @@ class Entry(NamedTuple):
 
 
 def is_read_only(path: PathLike) -> bool:
-    """Is it a path where Siltstone only reads: one of a store, or of a directory with a remote part?"""
+    """Is it a path where Siltstone only reads: one of a store, or of a joined directory?"""
     return is_joined(path) or is_object(path)
 
 
@@ -264,8 +268,9 @@ def stat(path: PathLike, *, follow: bool = True) -> FileStat:
 
 
 def stats_of(directory: PathLike, names: Iterable[str]) -> dict[str, FileStat]:
-    """The ``FileStat`` of each of ``names`` that is a file in the directory. In a store that is one request
-    each, where ``stat`` of a missing object asks once more, whether it is a directory. Raises OSError."""
+    """The ``FileStat`` of each of ``names`` that is a file in the directory. In a store this takes one
+    request for each name; ``stat`` would make a second one for a missing object, to see whether it is a
+    directory. Raises OSError."""
     stats: dict[str, FileStat] = {}
     for name in names:
         path = os.path.join(directory, name)
@@ -328,18 +333,19 @@ def exists(path: PathLike) -> bool:
         return True
     if is_object(path):
         with contextlib.suppress(FileNotFoundError):
-            return bool(_object_stat(path).kind)
+            _object_stat(path)
+            return True
         return False
     return os.path.lexists(path)
 
 
 def absolute(path: Path) -> Path:
-    """The absolute path; one of a store stays as it is."""
+    """The absolute path; a path that is only read (``is_read_only``) stays as it is."""
     return as_named(path) if is_read_only(path) else path.absolute()
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; one of a store stays as it is, and links in a circle stay, too."""
+    """The path without links; a path that is only read stays as it is, and so do links in a circle."""
     return as_named(path) if is_read_only(path) else Path(os.path.realpath(path))
 
 
@@ -389,15 +395,15 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 def children(directory: PathLike) -> dict[str, Path]:
     """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Empty for a path that is only read, of a store or with a remote part: there a
-    listing takes a request. Raises OSError."""
+    where there are 100,000.) Empty for a path that is only read, since a listing would take a request there.
+    Raises OSError."""
     if is_read_only(directory):
         return {}
     return {path.name: path for path in Path(directory).iterdir()}
 
 
 def _local(path: PathLike) -> str:
-    """The local directory of a joined path."""
+    """The local path that a joined path stands for."""
     return local_path(place_of_joined(path))
 
 
@@ -546,11 +552,11 @@ def sha256(path: PathLike) -> str:
 
 
 class Reader(OpenFile):
-    """An open regular file that is read at given positions. It can be read after the file was renamed or
+    """An open regular file that is read at any position. It can be read after the file was renamed or
     removed.
 
-    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: reads an
-    object of a store, or a file that is joined to a directory, for neither of which there is a descriptor
+    ``total_read``: the bytes that all readers of this process have read into buffers. ``windows``: what
+    reads an object of a store, or a file that is joined to a directory, neither of which has a descriptor
     here; None for any other file.
     """
 
@@ -608,8 +614,9 @@ def bytes_read() -> int:
 
 
 def _copy_in_kernel(source: int, target: int, size: int, position: int) -> int | None:
-    """Copy up to ``size`` bytes from ``position`` on to the end of the open file ``target``; returns how
-    many. None where the system, or a file system, does not copy. Raises OSError."""
+    """Copy up to ``size`` bytes of the open file ``source``, from ``position`` on, to the end of the open
+    file ``target``; returns how many. None if the system or a file system does not support it. Raises
+    OSError."""
     if not hasattr(os, "copy_file_range"):  # not Linux
         return None
     try:
@@ -699,6 +706,7 @@ class Writer(OpenFile):
 
 _MAX_RESERVED_BYTES = 64 << 20
 _MIN_RESERVED_BYTES = 1 << 20
+"""The most bytes that are reserved at a time, and the size of a file from which on they are."""
 _FALLOC_FL_KEEP_SIZE = 1
 """The flag of fallocate(2) that leaves the file's size as it is."""
 
@@ -1152,7 +1160,7 @@ _OCTAL_ESCAPE = re.compile(rb"\\([0-3][0-7]{2})")
 
 def file_system(path: PathLike) -> str:
     """The type of the file system that holds ``path`` ("ext4", "nfs4"…), "" if it is unknown, ``OBJECTS`` for
-    a path of a store, or of a directory with a remote part."""
+    a path of a store, or of a joined directory."""
     if is_read_only(path):
         return OBJECTS
     real = os.path.realpath(path)
@@ -1214,8 +1222,7 @@ _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = range(3)
 
 
 def open_standard_files() -> None:
-    """Open those of standard input, output and error without which the process was started, on the null
-    device.
+    """Open standard input, output and error on the null device, where the process was started without them.
 
     Otherwise the next files that are opened get their descriptors: a segment that of standard error, to which
     libraries and Java write, or the ``.lock``, which is unlocked when standard error is redirected."""

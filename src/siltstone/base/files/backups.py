@@ -62,7 +62,7 @@ BACKUPS, CHUNKS, WRITER = "backups", "chunks", "writer.json"
 _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 _PARTS_MAX = 256
-"""Names of more parts are refused: a folder is made with those above it, one call within another."""
+"""The most parts of a name: ``StoredDirectory.add_folder`` calls itself for the folder above."""
 _TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
 _MODIFIED_NS_MAX = 10**9 << 63
 """Python has no later date, and a file no later time."""
@@ -181,9 +181,9 @@ def is_id(text: str) -> bool:
 
 
 def read_point(path: Path) -> RestorePoint:
-    """A restore point. Raises CorruptFileError if it is none, is another one than its name says, has names
-    that lead elsewhere or that no file can have, times that no clock has, or files of another size than their
-    chunks; OSError."""
+    """Read a restore point. Raises CorruptFileError if the object is none, or has another id than its name
+    says, names that lead elsewhere or that no file can have, times that no clock has, or files whose number
+    of chunks does not fit their size; OSError."""
     try:
         point = msgspec.json.decode(read_whole(path), type=RestorePoint)
     except (ValueError, RecursionError) as error:
@@ -253,7 +253,7 @@ def _refuse_to_store(point: RestorePoint) -> None:
 
 
 def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
-    """A name of the time, in UTC, that no other restore point has."""
+    """An id of the time ``now_ms``, in UTC, that none of ``points`` has."""
     name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     taken = {point.backup_id for point in points}
     number = 1
@@ -326,10 +326,11 @@ class Chunked(Protocol):
 
 
 class ChunkWriter:
-    """Puts chunks that a store does not have, from several threads. ``stored``: those that it has.
+    """Puts chunks that a store does not have, from several threads. ``stored``: the names of those that it
+    has.
 
-    ``new_chunks``, ``new_bytes``: what was put, or would be put (``dry_run``); ``read_bytes``: of
-    the files that were read.
+    ``new_chunks``, ``new_bytes``: how many chunks and bytes were put, or would be put (``dry_run``);
+    ``read_bytes``: how many bytes of files were read.
     """
 
     def __init__(self, target: Path, stored: Collection[str] = (), *, dry_run: bool = False) -> None:
@@ -340,7 +341,7 @@ class ChunkWriter:
         self.new_chunks = self.new_bytes = self.read_bytes = 0
 
     def put(self, data: bytes) -> str:
-        """The name of a chunk, which the store has afterwards. Raises OSError."""
+        """Put a chunk, unless the store has it; returns its name. Raises OSError."""
         name = hashlib.sha256(data).hexdigest()
         with self._lock:
             self.read_bytes += len(data)
@@ -348,6 +349,7 @@ class ChunkWriter:
         return name
 
     def _put_once(self, name: str, size: int, put: Callable[[], object]) -> None:
+        """Call ``put``, unless the store has the chunk. If another thread is putting it, wait for that."""
         with self._lock:
             if name in self._stored:
                 return
@@ -371,8 +373,8 @@ class ChunkWriter:
         upload.set_result(None)
 
     def put_file(self, reader: Chunked, size: int) -> tuple[str, ...]:
-        """The chunks of the first ``size`` bytes of an open file. Raises SourceChangedError if it has fewer,
-        OSError."""
+        """Put the first ``size`` bytes of an open file in chunks; returns their names. Raises
+        SourceChangedError if it has fewer bytes, OSError."""
         starts, reading = range(0, size, CHUNK_BYTES), threading.Lock()
 
         def piece(start: int) -> str:
@@ -390,8 +392,8 @@ class ChunkWriter:
             return tuple(pool.map(piece, starts))
 
     def copy(self, source: Path, names: Sequence[str], size: int) -> tuple[str, ...]:
-        """The chunks of a file of ``size`` bytes that another prefix of the same store has, which the store
-        itself copies. Raises OSError."""
+        """Let the store copy the chunks ``names`` of a file of ``size`` bytes from the prefix ``source`` of
+        the same bucket; returns the names. Raises OSError."""
 
         def copied(number: int) -> None:
             path, name = chunk_path(source, names[number]), names[number]

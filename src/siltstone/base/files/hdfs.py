@@ -1,8 +1,8 @@
-"""HDFS with the few calls of an obstore store that ``base.files.objects`` makes, through ``hdfs-native``.
+"""HDFS as an object store: the calls of obstore that ``base.files.objects`` makes, through ``hdfs-native``.
 
 ::
 
-    KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix, and one without files is not seen
+    KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix; without files in it, it is not seen
     ETag    modification time and length, in which a new file of that name differs
     put     to .siltstone-put-HEX-KEY, then a rename that fails where there is a KEY: so a KEY is always whole
 
@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 _HIDDEN = ".siltstone-put-"
-"""What the names of files that are not whole yet begin with; no listing has them."""
+"""What the names of files that are still being written begin with; listings leave them out."""
 _WRITE_BYTES = 4 << 20
 RETRIES = {"dfs.client.failover.max.attempts": "10", "dfs.client.failover.sleep.max.millis": "6000"}
 """A NameNode that does not answer is tried for about a minute, as other stores are; Hadoop tries for
@@ -34,6 +34,8 @@ class PreconditionError(Exception):
 
 
 class _GetResult:
+    """What ``HdfsStore.get`` returns, as obstore's result: ``meta`` of the whole file, and ``bytes()``."""
+
     def __init__(self, meta: Mapping[str, Any], data: bytes) -> None:
         self.meta, self._data = meta, data
 
@@ -61,7 +63,8 @@ class HdfsStore:
         return _meta(status)
 
     def get(self, key: str, options: Mapping[str, Any] | None = None) -> _GetResult:
-        """Bytes of one file, which is the same before and after they are read."""
+        """Read the ``range`` of a file. Raises PreconditionError if its ETag is not ``if_match``, or if the
+        file was replaced while it was read."""
         options = options or {}
         meta = self.head(key)
         if options.get("if_match", meta["e_tag"]) != meta["e_tag"]:
@@ -75,7 +78,7 @@ class HdfsStore:
         return _GetResult(meta, data)
 
     def put(self, key: str, data: bytes | IO[bytes], *, mode: str = "overwrite", **_: Any) -> dict[str, Any]:
-        """A file as a whole; ``mode="create"`` raises FileExistsError if there is one."""
+        """Write a file, which appears as a whole; ``mode="create"`` raises FileExistsError if it exists."""
         above, slash, name = f"/{key}".rpartition("/")
         staged = f"{above}{slash}{_HIDDEN}{secrets.token_hex(8)}-{name}"
         options = self._native.WriteOptions(create_parent=True, overwrite=False)
@@ -90,7 +93,7 @@ class HdfsStore:
             with contextlib.suppress(Exception):  # the first error says what went wrong
                 self._client.delete(staged, False)
             raise
-        return {"e_tag": None}
+        return {"e_tag": None}  # no checksum, so the caller reads the file back
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file through this machine: HDFS has no copy of its own."""
@@ -102,7 +105,7 @@ class HdfsStore:
             self._client.delete(f"/{name}", False)
 
     def list(self, prefix: str | None = None, chunk_size: int = 1_000) -> Iterator[list[dict[str, Any]]]:
-        """All files below a directory, however deep."""
+        """All files below a directory, however deep, in lists as obstore's: here of one file each."""
         for status in self._statuses(prefix, recursive=True):
             if not status.isdir:
                 yield [_meta(status)]

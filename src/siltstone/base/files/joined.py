@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from siltstone.base.files import FileStat
 
 _SCHEME = "joined:/"
+"""How a joined path begins as a ``Path``, which has only one of the slashes."""
 _FORM = re.compile(r"joined:/+([^/+]*)\+([^/+]*)\+([^/+]*)((?:\+[^/+]*)*)(?:/+(.*))?\Z", re.DOTALL)
 _IN_TEXT = re.compile(r"joined:/+[^/+\s]*(?:\+[^/+\s]*){2,}(?:/+[\w.-]+)*")
+"""A joined path within a text."""
 _LARGEST_ZSTD_WINDOW = 128 << 20
 _CHANGED = "the file was replaced while it was read"
 
@@ -99,13 +101,15 @@ class JoinedFile:
 JoinedFiles = Mapping[str, JoinedFile]
 """The files that are joined to a directory, by name."""
 Finder = Callable[[JoinedPlace], JoinedFiles]
+"""Chooses the files that are joined to a directory directly below LOCAL."""
 
 _finder: Finder | None = None
 _known: dict[JoinedPlace, JoinedFiles] = {}
+"""What the finder returned last for each directory."""
 
 
 def find_with(finder: Finder) -> None:
-    """Ask ``finder`` which files are joined to a directory directly below LOCAL."""
+    """Let ``finder`` choose which files are joined to directories, from now on."""
     global _finder  # noqa: PLW0603 - set once, when the package of logs is imported
     _finder = finder
 
@@ -116,8 +120,8 @@ def is_joined(path: str | os.PathLike[str] | int) -> bool:
 
 
 def join(local: Path, remote: str, *, run: str = "", beside: Sequence[Path] = ()) -> Path:
-    """The path of a directory with a remote storage joined to it; what was found there before is asked
-    anew."""
+    """The path of a directory with a remote storage joined to it. What is known of this pair from earlier
+    listings is forgotten."""
     for place in [place for place in list(_known) if place[:2] == (os.fspath(local), remote)]:
         _known.pop(place, None)
     parts = (os.fspath(local), remote, run, *map(os.fspath, beside))
@@ -144,8 +148,8 @@ def _place(path: str | os.PathLike[str] | int) -> JoinedPlace | None:
 
 
 def joined_files(path: str | os.PathLike[str], *, again: bool) -> JoinedFiles:
-    """The files that are joined to the directory ``path``; ``again``: ask anew. Raises OSError,
-    SiltstoneError."""
+    """The files that are joined to the directory ``path``; ``again``: call the finder even if it was called
+    for this directory before. Raises OSError, SiltstoneError."""
     return _files_of(place_of_joined(path), again=again)
 
 
@@ -177,7 +181,8 @@ def local_path(place: JoinedPlace) -> str:
 
 
 def shown(text: str) -> str:
-    """A text as it is shown: joined paths in it as those of the remote or the local files. Asks nothing."""
+    """A text as it is shown, with the paths of the remote or the local files in place of joined ones. The
+    finder is not called."""
     return _IN_TEXT.sub(lambda match: _shown_path(match[0]), text) if _SCHEME in text else text
 
 

@@ -29,7 +29,7 @@ _locked_files: set[tuple[int, int]] = set()
 _locked_files_guard = threading.RLock()
 """Held from the check of ``_locked_files`` until the lock is taken or released. To the system the threads of
 a process are one owner: two of them would both get a lock, and a close in one drops the lock of the other."""
-os.register_at_fork(after_in_child=_locked_files.clear)  # record locks are the parent's alone
+os.register_at_fork(after_in_child=_locked_files.clear)  # a child does not inherit record locks
 
 
 class Lock:
@@ -123,7 +123,8 @@ class Flock(OpenFile):
 
     def __init__(self, path: PathLike, *, exclusive: bool = False) -> None:
         self.path = os.fspath(path)
-        mode = os.O_RDWR if exclusive else os.O_RDONLY  # NFS gives an exclusive lock only then
+        # NFS grants an exclusive lock only on a file that is open for writing.
+        mode = os.O_RDWR if exclusive else os.O_RDONLY
         self.descriptor = open_regular(path, mode)
         try:
             fcntl.flock(self.descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)

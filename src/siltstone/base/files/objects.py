@@ -9,10 +9,10 @@
     identity      (number from the ETag, size, time), as (inode, size, time) of a local file
 
 A reader begins with one request for the status and the first bytes. A small object is fetched as a whole. Of
-a large one, a reader that goes on from where it was fetches ``WINDOW_BYTES`` at a time, and the next window
-in another thread while the caller uses this one; after a jump it fetches what it is asked for, at least
-``PIECE_BYTES``. Each request says the ETag that the object had when it was opened: one that was replaced in
-between is an error, never a mixture.
+a large one, sequential reads fetch ``WINDOW_BYTES`` at a time, and the next window in another thread while
+the caller uses this one; a read elsewhere fetches only the bytes that it is for, at least ``PIECE_BYTES``.
+Each request names the ETag that the object had when it was opened: if it was replaced in between, the read
+fails, and never mixes the two.
 
 The stores are accessed through ``obstore`` (``siltstone[objects]``). It retries a request that fails with a
 transient error, for at most ``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try. Calls that it does
@@ -44,11 +44,12 @@ from siltstone.base.errors import UsageError, with_both_slashes
 from siltstone.base.files.hdfs import HdfsStore
 
 WINDOW_BYTES = 16 << 20
-"""Bytes of one request of a reader that goes on from where it was."""
+"""Bytes of one request of sequential reads."""
 SMALL_BYTES = 1 << 20
 """An object up to this size is fetched as a whole: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
-"""The fewest bytes of a request after a jump in a large object, such as to the batch that an index names."""
+"""The fewest bytes of a request of other reads of a large object, such as of a batch that an index points
+to."""
 REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
 """How long a request may take until its response is there; how long its connection may take."""
 RETRIES, RETRY_SECONDS = 10, 60.0
@@ -60,9 +61,11 @@ _ADDRESS = re.compile(
     r"(?P<scheme>s3|s3a|gs|abfs|abfss|az|hdfs):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL
 )
 _STORE_SCHEME = {"s3a": "s3"}
+"""obstore's name for a scheme, where it differs."""
 _options: dict[str, str] = {}
+"""The options of ``configure``."""
 when_forgotten: list[Callable[[], None]] = []
-"""Called when the options change, to forget what was read with the old ones."""
+"""These functions are called when the options change, to forget what was read with the old ones."""
 _PREFIXES = {"s3": "aws_", "gs": "google_", "abfs": "azure_", "abfss": "azure_", "az": "azure_"}
 """What the names of a store's options begin with."""
 _AZURE_ENDPOINT = "azure_storage_endpoint", "AZURE_STORAGE_ENDPOINT"
@@ -88,7 +91,7 @@ class ObjectStatus(NamedTuple):
 
     @property
     def number(self) -> int:
-        """A number of 63 bits in place of an inode: others with another ETag."""
+        """A number of 63 bits in place of an inode: an object with another ETag has another number."""
         # Lists of Azure have ETags without quotes, which answers to requests for one object have.
         text = (self.etag or f"{self.size} {self.modified_ns}").strip('"')
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
@@ -133,7 +136,7 @@ def as_named(path: Path) -> Path:
 
 
 def is_object(path: str | os.PathLike[str] | int) -> bool:
-    """Is it a path of a store? A local one that looks like it is written ``./s3:/…``."""
+    """Is it a path of a store? A local path that looks like one has to be written ``./s3:/…``."""
     text = path if isinstance(path, (str, int)) else os.fspath(path)
     return isinstance(text, str) and text[:1] != "/" and _ADDRESS.match(text) is not None
 
@@ -187,7 +190,8 @@ def _forget_stores() -> None:
 
 @cache
 def _store(scheme: str, bucket: str, process: int) -> Any:
-    """The store of a bucket in this process: its threads do not survive a fork."""
+    """The store of a bucket. Its threads do not survive a fork, so ``process``, the id of this process, is a
+    part of the cache's key."""
     try:
         stores = importlib.import_module("obstore.store")
     except ImportError as error:
@@ -204,7 +208,7 @@ def _store(scheme: str, bucket: str, process: int) -> Any:
 
 
 def _config_and_client(scheme: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of stores of a scheme that were configured, and those of their client."""
+    """(options of the stores of a scheme that were configured, options of their HTTP client)."""
     client = {"timeout": f"{REQUEST_SECONDS:g}s", "connect_timeout": f"{CONNECT_SECONDS:g}s"}
     option, variable = _ENDPOINTS[scheme]
     endpoint = _options.get(option) or os.environ.get(variable) or ""
@@ -225,7 +229,8 @@ def options_for(path: str | os.PathLike[str]) -> dict[str, str]:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """The threads of this process that fetch the next windows."""
+    """The threads of this process that fetch the next windows. They do not survive a fork, so ``process``,
+    its id, is a part of the cache's key."""
     return ThreadPoolExecutor(4, thread_name_prefix="siltstone-objects")
 
 
@@ -278,12 +283,14 @@ def _reason_of(kind: str, text: str) -> tuple[int, str]:
     # The first line says the request and how often it was repeated, never its headers; its URL may have a
     # password.
     line = re.sub(r"//[^/@\s]*@", "//", text.partition("\n")[0][:300])
+    # A connection that broke where obstore did not retry: ECONNABORTED makes ``_retried`` try again.
     is_broken = "HTTP error:" in line and ("performing PUT" in line or " retries" not in line)
     return errno.ECONNABORTED if is_broken else errno.EIO, f"the store failed: {line}"
 
 
 _METADATA_SERVICE = "http://169.254.169.254/"
 """Where a virtual machine of a cloud gets credentials, which is asked last."""
+# Phrases in obstore's text of an error, and (number, reason) of the OSError. The first match counts.
 _REASONS = {
     ("<Code>NoSuchBucket</Code>", "ContainerNotFound"): (errno.ENOENT, "the store has no such bucket"),
     ("<Code>InvalidAccessKeyId</Code>", "<Code>SignatureDoesNotMatch</Code>", " 401 Unauthorized"): (
@@ -297,6 +304,7 @@ _REASONS = {
     (" 403 Forbidden", "AccessControlException"): (errno.EACCES, "the store does not allow it"),
     (" 416 ",): (errno.ERANGE, "the object has no such bytes"),
 }
+# The same by the name of obstore's class of error, where no phrase matches.
 _ERRORS = {
     "AlreadyExistsError": (errno.EEXIST, os.strerror(errno.EEXIST)),
     "NotFoundError": (errno.ENOENT, os.strerror(errno.ENOENT)),
@@ -412,7 +420,7 @@ class Windows:
     """The bytes of one object, fetched in windows. Several threads may read: one at a time."""
 
     _begins_small = False
-    """The first read takes no whole window: it may be only a look at the first batch."""
+    """Whether the first read fetches less than a window: it may be only for the first batch."""
 
     def __init__(self, path: str | os.PathLike[str], status: ObjectStatus | None = None) -> None:
         """``status``: the object's, if it was listed; then nothing is fetched yet. Raises OSError."""
@@ -424,7 +432,7 @@ class Windows:
         """Begin with the first bytes."""
         self._reading = threading.Lock()
         self.status, self._data = status, data
-        self._start = self._reads_on_at = 0
+        self._start = self._last_read_end = 0
         self._next: tuple[int, Future[memoryview]] | None = None
 
     def read_into(self, buffer: np.ndarray[Any, Any], position: int) -> int:
@@ -445,7 +453,7 @@ class Windows:
             part = self._data[offset : offset + len(view) - done]
             view[done : done + len(part)] = part
             done += len(part)
-            self._reads_on_at = position + done
+            self._last_read_end = position + done
         return done
 
     def _fetch(self, at: int, wanted: int) -> None:
@@ -454,16 +462,17 @@ class Windows:
         if size <= SMALL_BYTES:
             self._start, self._data = 0, self._get(0, size)
             return
-        reads_on = at in (self._reads_on_at, 0) and not self._begins_small
+        is_sequential = at in (self._last_read_end, 0) and not self._begins_small
         self._begins_small = False
         if self._next is not None and self._next[0] <= at < self._next[0] + WINDOW_BYTES:
+            # It was requested before, and may still be on its way.
             (self._start, coming), self._next = self._next, None
             self._data = coming.result()
         else:
-            length = max(wanted, WINDOW_BYTES if reads_on else PIECE_BYTES)
+            length = max(wanted, WINDOW_BYTES if is_sequential else PIECE_BYTES)
             self._start, self._data = at, self._get(at, self._end(at, length))
         end = self._start + len(self._data)
-        if reads_on and end < size and self._next is None:
+        if is_sequential and end < size and self._next is None:
             self._next = end, _threads(os.getpid()).submit(self._get, end, self._end(end, WINDOW_BYTES))
 
     def _end(self, start: int, length: int) -> int:
@@ -496,9 +505,10 @@ _OTHER_BYTES = "the store has other bytes than those that were put"
 
 
 def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
-    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. It is
-    False, too, if a try put it whose response got lost (see ``put_own``). What the store has is compared with
-    ``data``, and removed if it is not the same. Raises OSError."""
+    """Put an object unless there is one of its key (``If-None-Match: *``); returns whether it was put. A put
+    whose response gets lost is repeated, and then this is False although the object was put (see
+    ``put_own``). What the store has is compared with ``data``, and removed if it is not the same. Raises
+    OSError."""
     place = place_of(path)
 
     def put() -> str | None:
@@ -527,11 +537,11 @@ def put_own(path: str | os.PathLike[str], data: bytes) -> bool:
 
 
 def claim(path: str | os.PathLike[str], data: bytes) -> bool:
-    """``put_own`` of an object that keeps other writers out. Raises OSError, also for a store that takes no
-    notice of ``If-None-Match``: there two writers would not learn of each other."""
+    """``put_own`` of an object that keeps other writers out. Raises OSError, also for a store that ignores
+    ``If-None-Match``: there two writers would not learn of each other."""
     if not put_own(path, data):
         return False
-    if put_new(path, data):
+    if put_new(path, data):  # a second put of the key, which must fail
         with contextlib.suppress(OSError):
             delete_objects([path])
         reason = "the store ignores If-None-Match, so it cannot keep two writers apart; nothing was written"
@@ -540,8 +550,8 @@ def claim(path: str | os.PathLike[str], data: bytes) -> bool:
 
 
 def put_hint(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put an object, or replace the one of its key: a hint, which several writers put, so that it may be out
-    of date. Raises OSError."""
+    """Put an object, or replace the one of its key. It is only a hint: several writers put it, so it may be
+    out of date. Raises OSError."""
     place = place_of(path)
 
     def put() -> None:

@@ -61,8 +61,8 @@ def observe(observer: Callable[[Operation], None]) -> Iterator[None]:
 
 
 def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
-    """Tell the observer, if there is one, before an operation that changes something. Raises OSError for a
-    path of a store."""
+    """Tell the observer, if there is one, before an operation that changes something. Raises OSError as
+    ``refuse_object``."""
     refuse_object(path)
     refuse_object(other)
     if _observer is not None:
@@ -70,7 +70,8 @@ def before_change(verb: str, path: PathLike, other: PathLike = "") -> None:
 
 
 def refuse_object(path: PathLike) -> None:
-    """Raise OSError for a path of a store: as a name of this machine it would be another file."""
+    """Raise OSError for a path of a store or of a joined directory: the system would take it for the name of
+    a local file."""
     if is_joined(path):
         raise OSError(errno.EROFS, "a log with a remote part is only read", shown_path(path))
     if is_object(path):
@@ -102,15 +103,16 @@ def closing(descriptor: int) -> Iterator[int]:
 
 
 def discard_descriptors(kept: Collection[int]) -> None:
-    """In a process that was just forked: let every open descriptor but those in ``kept`` be /dev/null.
+    """In a process that was just forked: put /dev/null in the place of every open descriptor that is not in
+    ``kept``.
 
-    They are not closed, since objects that were copied with the process still have their numbers, and would
-    close what has taken these meanwhile.
+    They are not closed: the fork's copies of objects, such as sockets, still have their numbers, and would
+    later close other files that have got these numbers.
     """
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for name in os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"):
         number = int(name)
-        with contextlib.suppress(OSError):  # that of the listing
+        with contextlib.suppress(OSError):  # the listing had a descriptor of its own, which is closed by now
             if number != null and number not in kept:
                 os.dup2(null, number, inheritable=number <= _STANDARD_ERROR)
 

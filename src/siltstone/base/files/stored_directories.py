@@ -36,6 +36,7 @@ from siltstone.base.files.objects import SMALL_BYTES, ObjectStatus, Windows, pla
 
 AnyPath = str | os.PathLike[str]
 _MARK = "@"
+"""Begins the part of a path that is the id of a restore point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class StoredDirectory:
     folders: dict[str, tuple[list[str], list[str]]] = field(default_factory=lambda: {"": ([], [])})
 
     def add_folder(self, name: str) -> tuple[list[str], list[str]]:
-        """A folder, made with those above it if it is not there."""
+        """The (files, folders) in a folder, which is added with those above it if it is missing."""
         if name not in self.folders:
             above, _, last = name.rpartition("/")
             self.add_folder(above)[1].append(last)
@@ -57,7 +58,7 @@ class StoredDirectory:
         return self.folders[name]
 
     def add_file(self, name: str, file: BackedUpFile) -> None:
-        """A file, with the folders above it."""
+        """Add a file, with the folders above it."""
         above, _, last = name.rpartition("/")
         self.add_folder(above)[0].append(last)
         self.files[name] = file
@@ -89,8 +90,8 @@ def is_in_restore_point(path: AnyPath) -> bool:
 
 
 def newest_stored(path: Path) -> Path:
-    """The directory that a path of a store means: the newest restore point of a prefix that has some, else
-    itself. Raises OSError."""
+    """The directory that a path of a store stands for: the newest restore point of a prefix that has some,
+    else the path itself. Raises OSError."""
     path = objects.as_named(path)
     if _inside(path) is not None:
         return path
@@ -237,4 +238,4 @@ class _Chunks(Windows):
             start += until - skipped
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    _get = get
+    _get = get  # ``Windows`` fetches its windows by this name

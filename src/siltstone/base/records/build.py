@@ -84,7 +84,7 @@ class Spans(NamedTuple):
 @kernel
 def copy_bytes(data: Bytes, start: int, size: int, out: Bytes, position: int) -> int:
     """Copy ``size`` bytes of ``data`` from ``start`` to ``position`` in ``out``, none for a negative size;
-    returns the end in ``out``. Both are different arrays.
+    returns the end in ``out``. ``data`` and ``out`` must not share memory.
 
     Unsigned indexes let LLVM copy 32 bytes at once.
     """
@@ -275,7 +275,7 @@ def compress_batches(
     written.
 
     ``starts`` and ``sizes`` (int64) say where the batches are in ``data``; a size of 0 is no batch. A batch
-    with codec 0 is copied. The new data are the bytes of ``out``.
+    with codec 0 is copied. The returned data are the bytes of ``out``, which are replaced.
     """
     view, spans = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
     compressed_bodies: list[Any] = [None] * len(spans)

@@ -42,7 +42,7 @@ FINDING_COLUMNS = 6
 SMALL_BATCH_SIZE = 2048
 """Kernels verify the checksums of batches up to this size in bytes; a library is faster for larger ones."""
 _ABOVE_ALL_TIMESTAMPS = 1 << 62
-"""The smallest timestamp so far, before the first record."""
+"""The initial value of a running minimum of timestamps: larger than any timestamp in ms."""
 _MAX_CODEC = len(CODECS) - 1
 RecordRules = tuple[bool, bool, int, int]
 """The log's rules for records: (is_from_client, needs_keys, min_allowed, max_allowed).
@@ -60,8 +60,8 @@ _KEPT_ATTRIBUTES = layout.CODEC_MASK | layout.TRANSACTIONAL_BIT | layout.CONTROL
 
 
 class Fault(enum.IntEnum):
-    """Why a batch is refused. The numbers 1 to 6 are the reasons of ``columns.DECODE_REASON``, about a
-    record."""
+    """Why a batch is refused; ``log.validation`` has a text for each. The numbers 1 to 6 are faults of a
+    record, by their index in ``columns.DECODE_REASON``."""
 
     NONE = 0
     RECORD_SIZE = columns.RECORD_SIZE
@@ -125,7 +125,8 @@ def _check_ordinary_records(
     high7, second_more, two_bytes = np.uint64(0x3F80), np.uint64(0x8000), np.uint64(0xFFFF)
     position, batch_end = np.uint64(start), np.uint64(end)
     for record in range(count):
-        # One load of eight bytes brings all fields up to the key's size; it must not read beyond the data.
+        # One load of eight bytes brings all fields up to the key's size. Records that begin in the last 24
+        # bytes are left to the slow path, so that no load reads beyond the data.
         if position + np.uint64(24) > batch_end:
             return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
         # The record's size, of one byte or two, and the attributes byte, which Kafka does not use.
@@ -367,9 +368,10 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
     """Write offsets and leader epoch of checked batches into ``data`` and ``rows``; returns how many
     checksums the caller has to compute.
 
-    The largest timestamp becomes that of the records, or ``now_ms`` under log-append time. If that changes
-    it, or if a client has set a bit of ``_LOG_ONLY_ATTRIBUTES``, the attributes and the checksum are written
-    again. The caller computes the checksums of large batches: those with ``CHECKSUM_PENDING``.
+    The batch's largest timestamp becomes that of its records, or ``now_ms`` under log-append time. Under
+    log-append time, or if the header had another largest timestamp or a bit of ``_LOG_ONLY_ATTRIBUTES``, the
+    timestamp, the attributes and the checksum are written again. The caller computes the checksums of large
+    batches: those with ``CHECKSUM_PENDING``.
     """
     next_offset, leader_epoch, is_log_append_time, now_ms = assigned
     pending, timestamp_type = 0, layout.TIMESTAMP_TYPE_BIT if is_log_append_time else 0
@@ -415,7 +417,8 @@ def validate_single_batch(
 
     ``rows`` has one row; ``checksum`` is needed for a large batch. Returns (number of records, first offset,
     last offset, largest timestamp). It leaves ``data`` unchanged and returns 0 records in every other case:
-    also if ``data`` has more than ``size_limit`` bytes, or a large batch needs a new checksum.
+    also if ``data`` has more than ``size_limit`` bytes, or if a large batch needs a new checksum, which the
+    caller has to compute.
     """
     is_large = len(data) > SMALL_BATCH_SIZE
     _, _, is_log_append_time, _ = assigned

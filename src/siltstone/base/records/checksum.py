@@ -28,12 +28,13 @@ from siltstone.base.records.layout import BatchHeaders, Bytes, Flags, Int64
 from siltstone.base.records.varint import load_word
 
 Checksums = npt.NDArray[np.uint32]
-# Average sizes of batches from which a library is faster than slicing-by-8, and than the instruction.
+# Average sizes of batches, in bytes, from which a library is faster: than slicing-by-8, and than the
+# instruction.
 _SMALL_BATCH_SIZE, _LARGE_BATCH_SIZE = 1024, 128 << 10
 
 
 def _slicing_tables(polynomial: int) -> Checksums:
-    """The eight tables of slicing-by-8 for a polynomial, its lowest power first: uint32[8, 256]."""
+    """The eight tables of slicing-by-8 for a polynomial with its bits reversed: uint32[8, 256]."""
     tables = np.zeros((8, 256), np.uint32)
     for byte in range(256):
         value = byte

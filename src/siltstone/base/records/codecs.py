@@ -137,9 +137,9 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
     parts: list[bytes] = []
     position = size = 0
     while not parts or position < len(data):
-        # zlib copies what it was passed beyond a member's end. Nearly all streams have one member, which gets
-        # all bytes; those after it get pieces that double, or a stream of tiny members would be copied anew
-        # for each of them.
+        # zlib copies the bytes that it was passed beyond a member's end. Nearly all streams have one member,
+        # so the first one gets all bytes. The members after it get pieces that double in size; otherwise the
+        # rest of a stream of tiny members would be copied once for each of them.
         piece_size = _GZIP_PIECE_BYTES if parts else len(data)
         member = zlib_ng.decompressobj(_GZIP_WINDOW_BITS)
         while not member.eof:
@@ -178,6 +178,7 @@ _MAX_SNAPPY_RATIO = 64
 
 def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
     blocks = _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]
+    # The blocks go behind ``scratch.used``, which moves after the last one: an error leaves it unchanged.
     used = 0
     try:
         for block in blocks:
@@ -232,12 +233,12 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_SINGLE_BLOCK_HEAD = struct.Struct("<7sI")
 """The header of a frame without sizes (seven bytes), and the size of its first block."""
 _LZ4_END_MARK = bytes(4)
-# A frame's flag byte: its version (01) and whether blocks are independent, then the other bits.
+# A frame's flag byte (FLG): its version (01) and whether blocks are independent, then the other bits.
 _LZ4_INDEPENDENT_BLOCKS, _LZ4_LINKED_BLOCKS = 0x60, 0x40
 _LZ4_HAS_DICTIONARY_ID, _LZ4_HAS_CONTENT_CHECKSUM = 0x01, 0x04
 _LZ4_HAS_CONTENT_SIZE, _LZ4_HAS_BLOCK_CHECKSUMS = 0x08, 0x10
 _LZ4_MAX_BLOCK_SIZE = {0x40: 1 << 16, 0x50: 1 << 18, 0x60: 1 << 20, 0x70: 1 << 22}
-"""The largest block in bytes, by the byte of the header that says it."""
+"""The largest block in bytes, by the byte of the header that declares it (BD)."""
 
 
 def _lz4_checksum(descriptor: bytes) -> int:
@@ -286,7 +287,8 @@ def _correct_lz4(data: Bytes | memoryview) -> Bytes | memoryview:
 
 
 def _compress_lz4(data: memoryview, level: int | None) -> Any:
-    """A frame of independent blocks, without checksums of the contents."""
+    """A frame of independent blocks, without checksums of the contents. ``level`` None: lz4's fast
+    compressor, which is cramjam's level 1."""
     if level is None and len(data) <= _LZ4_MAX_BLOCK_SIZE[0x40]:
         block = cramjam.lz4.compress_block(data, store_size=False)
         if 0 < len(block) < len(data):
@@ -354,7 +356,7 @@ def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     max_size = min(max(_MAX_ZSTD_GROWTH_GUESS * len(data), _MIN_ZSTD_OUTPUT), limit)
     try:
         declared = zstandard.frame_content_size(data)
-        # The library checks that nothing follows the frame only where the frame has its size.
+        # The library checks that nothing follows the frame only if the frame declares its size.
         frame = np.frombuffer(data, np.uint8)
         is_one_frame = declared >= 0 or _zstd_frame_size(frame, 0, len(data))[0] == len(data)
         if declared <= max_size and is_one_frame:
@@ -484,7 +486,7 @@ def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
 #             their size, a compressed one holds 128 KiB at most                (RFC 8878, 3.1.1)
 #     lz4     each frame's content size where it has one, else what a block may hold, or 255 times its bytes
 #     snappy  the number before each block
-#     gzip    the last four bytes, where nothing looks like a second member; 1032 times the bytes otherwise
+#     gzip    the last four bytes if no bytes look like a second member's header, else 1032 times the bytes
 #
 # A declared size is either *exact*, which the codecs verify when they decompress, or an upper bound for every
 # valid stream. A size that the stream cannot reach (deflate grows by 1032 at most, an lz4 block by 255, a

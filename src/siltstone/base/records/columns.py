@@ -119,7 +119,8 @@ def empty_arrays(names: tuple[str, ...], rows: int) -> dict[str, Any]:
 
 
 def select(columns: Columns, rows: slice | Int64 | Flags) -> Columns:
-    """The chosen rows of columns of any class, over the same ``data``. A slice copies nothing."""
+    """The ``rows`` of columns, which may be of any of these classes, over the same ``data``. A slice copies
+    nothing."""
     names = (field.name for field in fields(columns) if field.name != "data")
     return replace(columns, **{name: getattr(columns, name)[rows] for name in names})
 

@@ -1,4 +1,4 @@
-"""Compiles kernels with numba: the only module that imports it. ``kernel`` imports this one when something
+"""Compiles kernels with numba, which only this module imports. ``kernel`` imports this module when something
 first calls a kernel.
 
 A kernel is compiled once for each signature and kept on disk: in ``NUMBA_CACHE_DIR`` if that is set, else
@@ -66,6 +66,7 @@ def fingerprint(function: Any) -> str:
     for code in codes:  # the list grows in the loop: an intrinsic has functions within functions
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         named = [function.__globals__.get(name) for name in code.co_names]
+        # ``module.NAME`` and ``Enum.NAME``: a code object has both parts in ``co_names``, as separate names.
         owners = [owner for owner in named if isinstance(owner, EnumType) or _is_siltstone_module(owner)]
         members = [getattr(owner, name, None) for owner in owners for name in code.co_names]
         values += [code.co_code, *code.co_consts, *named, *members]

@@ -50,8 +50,8 @@ class ChosenOffsets(NamedTuple):
     """Which records to decode.
 
     ``offsets`` (uint32, ascending) are relative to ``base``. The first ``matched`` of them belong to records
-    of earlier windows. ``all_from`` (int64, one a batch): its records at and above this offset are all
-    chosen.
+    of earlier windows. ``all_from`` (int64, one for each batch that is decoded): the batch's records at and
+    above this offset are all chosen.
     """
 
     offsets: npt.NDArray[np.uint32]
@@ -191,11 +191,11 @@ def decode_records(
     edges, first_record = np.flatnonzero(np.diff(is_v2)) + 1, np.append(0, np.cumsum(source.counts))
     for start, end in itertools.pairwise([0, *edges.tolist(), len(batches)]):
         part = source.part(start, end)
-        its_columns = select(columns, slice(first_record[start], first_record[end]))
+        part_columns = select(columns, slice(first_record[start], first_record[end]))
         if is_v2[start]:
-            part.decode(its_columns)
+            part.decode(part_columns)
         else:
-            part.decode_messages(its_columns)
+            part.decode_messages(part_columns)
     return columns
 
 
@@ -270,6 +270,7 @@ class _Source:
         scratch: Scratch | None,
         **options: Unpack[DecodeOptions],
     ) -> _Source:
+        """Decompress the batches ``rows`` (None: all), and count their records. Raises CorruptRecordError."""
         path, origin = options.get("path", ""), options.get("origin", 0)
         selected = batches if rows is None else batches[rows]
         data, starts, ends = decompress_batches(window, selected, scratch or Scratch(), **options)

@@ -12,7 +12,7 @@ A slice has at least one batch, so memory is bounded by ``SLICE_BYTES`` and the 
 size above it is refused before memory is allocated. For the others of a slice, one buffer is allocated in one
 step.
 
-zstd and lz4 frames declare an exact size if their headers have it, else an upper bound can be told from their
+zstd and lz4 frames declare an exact size if their headers have it, else an upper bound follows from their
 blocks. snappy declares an exact size, and so does gzip, unless there may be a second gzip member. Damaged
 bytes may declare nothing (``UNREADABLE_SIZE``).
 """
@@ -115,11 +115,11 @@ def decompress_batches(
     path: str = "",
     origin: int = 0,
 ) -> tuple[Bytes, Int64, Int64]:
-    """Decompress the records of ``batches``: (data, starts, ends), int64, one a batch.
+    """Decompress the records of ``batches``: (data, starts, ends). Batch i has ``data[starts[i]:ends[i]]``.
 
     ``data`` is ``window`` itself if no batch with records is compressed, else the bytes of ``scratch``. The
-    records of a compressed message are its inner messages; another message is its own only record. ``limit``
-    bounds the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
+    records of a compressed message are its inner messages; another message is one record. ``limit`` bounds
+    the decompressed bytes of one batch. ``origin`` is the position of the window in the file ``path``.
     Raises CorruptRecordError for a compressed batch that cannot be read or exceeds ``limit``.
     """
     stored, spans = _read_only(window), RecordSpans(*np.empty((3, len(batches)), np.int64))

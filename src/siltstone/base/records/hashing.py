@@ -1,8 +1,9 @@
 """Hashes of keys: compaction compares keys by SipHash, and murmur2 chooses the partition of a key.
 
-SipHash-2-4 with 128 bits of output (Aumasson and Bernstein) is a keyed hash: only who knows its secret key
-(``k0``, ``k1``) can make keys that collide. ``siphash128`` hashes one key. ``siphash128_each`` hashes many,
-in ``LANES`` side by side: LLVM turns each step into vector instructions, which halves the time of a key.
+SipHash-2-4 with 128 bits of output (Aumasson and Bernstein) is a keyed hash: without its secret key (``k0``,
+``k1``) it is not possible to choose keys that collide. ``siphash128`` hashes one key. ``siphash128_each``
+hashes many keys, ``LANES`` of them side by side: LLVM turns a step of all lanes into vector instructions,
+which halves the time per key.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from siltstone.base.records.layout import Bytes, Flags, Int32, Int64, Words
 from siltstone.base.records.varint import byte_of_word, load_word
 
 LANES = 64
-"""Keys that are hashed side by side."""
+"""How many keys are hashed side by side, one in each lane."""
 _MAX_LANE_KEY_SIZE = 128
-"""Size in bytes of the longest key that is hashed in a lane: the other lanes have to wait for the longest
-one."""
+"""Size in bytes of the longest key that is hashed in a lane: all lanes take as many steps as the longest key
+needs."""
 # SipHash's initial state, which the secret key is mixed into. The constants 0xEE and 0xDD select its 128-bit
 # form.
 _V0, _V1 = np.uint64(0x736F6D6570736575), np.uint64(0x646F72616E646F6D) ^ np.uint64(0xEE)

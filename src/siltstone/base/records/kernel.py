@@ -2,7 +2,8 @@
 
 A kernel is a leaf: arrays in, arrays out, no I/O and no Python object. Importing numba takes longer than
 importing the rest of the package, and many processes call no kernel, so a kernel is a ``Kernel`` until
-something calls one. Then ``load`` imports ``compiling``, and puts numba's functions in the places of all.
+something calls a kernel. Then ``load`` imports ``compiling``, and puts numba's function in the place of every
+``Kernel``.
 
 Kernels read records by address (an int64), not by array and index: numba counts references for each array
 that one function passes to another, which takes longer than reading a field. ``byte_at`` checks nothing. Its
@@ -27,13 +28,14 @@ class Kernel:
     modules may keep it: it calls numba's function, and has its attributes."""
 
     def __init__(self, make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> None:
-        """``make``: numba's function, from the module ``compiling``; ``function``: the Python function."""
+        """``make`` returns numba's function, or another ``Kernel``; it is called with the module
+        ``compiling``. ``function``: the Python function, if there is one."""
         self._make, self._compiled = make, None
         if function is not None:
             functools.update_wrapper(self, function)
 
     def compiled(self) -> Any:
-        """numba's function. In any thread."""
+        """numba's function, made at the first call. Any thread may call this."""
         if self._compiled is None:
             with _lock:
                 made = self._make(_compiling())
@@ -52,7 +54,7 @@ class Kernel:
 
 _lock = threading.RLock()
 _kernels: list[Kernel] = []
-"""Those that were made before ``load``."""
+"""The kernels that were declared before ``load``."""
 _is_loaded = threading.Event()
 
 
@@ -62,7 +64,8 @@ def _compiling() -> ModuleType:
 
 def load() -> None:
     """Import numba, and put its functions in the place of each ``Kernel`` in the package's modules and in
-    those that declare kernels, if that has not been done. A call of a ``Kernel`` does it. In any thread."""
+    those that declare kernels, if that has not been done. A call of a ``Kernel`` does it. Any thread may call
+    this."""
     if _is_loaded.is_set():
         return
     with _lock:
@@ -107,7 +110,8 @@ def inline_kernel(function: Function) -> Function:
 
 
 def chosen_kernel(choose: Callable[[], Function]) -> Function:
-    """The kernel that ``choose`` returns when it is first called: what the processor has is asked then."""
+    """The kernel that ``choose`` returns. ``choose`` is called at the kernel's first call, since it may ask
+    for the processor's instructions, which imports numba."""
     return cast(Function, _declared(lambda _: choose()))
 
 

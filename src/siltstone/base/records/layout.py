@@ -27,7 +27,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-# Arrays. ``Flags``: bool, whether something holds for each row of another array; ``Words``: uint64.
+# Types of arrays. ``Flags`` has a bool for each row of another array.
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -47,7 +47,8 @@ LEGACY_REASON = (
 )
 _FIELDS, _NEGATIVE_SIZE, _INNER_SIZE, _INNER_MAGIC, _NESTED = range(1, 6)
 _NO_MESSAGES, _INNER_OFFSETS, _NULL_SET, _CODEC = range(6, 10)
-"""The indexes of the reasons in ``LEGACY_REASON``. Who raises the error puts the codec's number in."""
+"""The indexes of the reasons in ``LEGACY_REASON``; 0 if all is well. The caller that raises the error formats
+the reason with the codec's number."""
 _MAX_CODEC = max(codec.id for codec in CODECS if codec.first_magic < 2)
 
 
@@ -113,8 +114,8 @@ def find_record_spans(data: Bytes, batches: BatchHeaders, spans: RecordSpans) ->
 def count_messages(
     data: Bytes, batches: BatchHeaders, starts: Int64, ends: Int64, counts: Int64
 ) -> tuple[int, int]:
-    """Count the messages of the sets ``data[starts[i]:ends[i]]``, decompressed. ``counts``: by batch, how
-    many records it has; negative for an entry of a message set, whose number is put there.
+    """Count the messages of the decompressed sets ``data[starts[i]:ends[i]]``. ``counts``: the number of
+    records of each batch. It is negative for an entry of a message set, and this kernel fills it in.
 
     Returns (-1, 0), or (index in ``batches`` of the first wrapper whose set cannot be parsed, reason).
     """

@@ -1,4 +1,4 @@
-"""Rows of record columns whose bytes match: an equal key, or bytes that occur in spans."""
+"""Finds rows of record columns by their bytes: those with an equal key, or whose span contains some bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from siltstone.base.records.layout import Bytes, Int32, Int64
 
 @kernel
 def _equal_spans(data: Bytes, start: Int32, size: Int32, wanted: Bytes, out: Int64) -> int:
-    """Fill ``out`` with the rows whose span is ``wanted``; returns how many they are."""
+    """Fill ``out`` with the rows whose span is ``wanted``; returns their number."""
     count, length = 0, len(wanted)
     for row in range(len(start)):
         # The last byte is compared first: most different keys differ in their size or in that byte.
@@ -29,7 +29,8 @@ def _equal_spans(data: Bytes, start: Int32, size: Int32, wanted: Bytes, out: Int
 
 @kernel
 def _longest_borders(needle: Bytes, out: Int32) -> None:
-    """Fill ``out``: for each prefix of ``needle`` the size of the longest shorter one that it ends with."""
+    """Fill ``out`` with the failure function of Knuth, Morris and Pratt: for each prefix of ``needle``, the
+    size of the longest shorter prefix that is also its suffix."""
     size, out[0] = 0, 0
     for at in range(1, len(needle)):
         while size > 0 and needle[at] != needle[size]:
@@ -41,10 +42,10 @@ def _longest_borders(needle: Bytes, out: Int32) -> None:
 
 @kernel
 def _spans_with(data: Bytes, start: Int32, size: Int32, needle: Bytes, borders: Int32, out: Int64) -> int:
-    """Fill ``out`` with the rows in whose span ``needle`` (not empty) occurs; returns how many they are.
+    """Fill ``out`` with the rows in whose span ``needle`` (not empty) occurs; returns their number.
 
-    Knuth, Morris and Pratt: no byte of ``data`` is read twice, so a needle of 60 kB in a long run of one byte
-    takes no longer than another."""
+    The search of Knuth, Morris and Pratt: no byte of ``data`` is read twice, so a needle of 60 kB in a long
+    run of one byte takes no longer than another."""
     count, length, first = 0, len(needle), needle[0]
     for row in range(len(start)):
         at, end, matched = start[row], start[row] + size[row], 0

@@ -1,14 +1,14 @@
 """Parses the records of a KRaft metadata log that define topics, their settings, quotas and producer ids.
 
-A record's value is a frame, and fields in the protocol's flexible form::
+A record's value is a frame with fields in the flexible encoding of Kafka's protocol::
 
     frame version varint (1) | api key varint | version varint | fields … | tagged fields
     string   size + 1 varint (0: null), UTF-8          uuid 16           int8 1
     tagged fields   count varint, then for every field: tag varint, size varint, bytes
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
-skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Of the two
-records of a partition, of quotas and of producer ids, only what all versions have is read::
+skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. These four
+records are read in any version, since only the fields that all versions have are used::
 
     PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
                                 leader int32 …
@@ -238,10 +238,11 @@ _ISR, _LEADER, _REPLICAS = 0, 1, 2
 
 
 def decode_metadata(value: bytes) -> MetadataRecord | None:
-    """Parse a frame; None for a record that does not concern topics or settings.
+    """Parse a frame; None for a record of another kind, and for one on a partition, quotas or producer ids
+    that cannot be read.
 
     Raises UndecodableMessageError for a frame that cannot be parsed, and for an unknown version of a record
-    whose meaning matters.
+    on topics, settings or transactions, without which the others would be misunderstood.
     """
     frame = MessageReader(value)
     version = frame.varint()
@@ -322,7 +323,8 @@ def _client_quota_record(frame: MessageReader) -> ClientQuotaRecord | None:
 
 
 def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity of its parts, in whatever order they come; of a kind that comes twice the later counts."""
+    """The entity with these (kind, name) parts, in any order; if a kind comes twice, the later part
+    counts."""
     return tuple(sorted(dict(parts).items()))
 
 
@@ -330,29 +332,32 @@ def quota_entity(parts: Iterable[tuple[str, str | None]]) -> QuotaEntity:
 
 
 def encode_feature(name: str, level: int) -> bytes:
-    """The level of a feature of the cluster, such as ``metadata.version`` (``FeatureLevelRecord``)."""
+    """The frame of a ``FeatureLevelRecord``: the level of a feature of the cluster, such as
+    ``metadata.version``."""
     return _frame(12, 0, _text(name), level.to_bytes(2, "big"))
 
 
 def encode_topic(record: TopicRecord) -> bytes:
-    """A topic."""
+    """The frame of a ``TopicRecord``."""
     return _frame(2, 0, _text(record.name), _id(record.topic_id))
 
 
 def encode_partition(
     partition: int, topic_id: str, *, broker: int, leader_epoch: int, directory_id: str | None
 ) -> bytes:
-    """A partition with one replica, on ``broker``, in the log directory with this id (KIP-858; None: an
-    older broker's directory has none)."""
-    one = b"\x02" + broker.to_bytes(4, "big")
+    """The frame of a ``PartitionRecord`` with one replica, on ``broker``, in the log directory with this id
+    (KIP-858; None: an older broker's directory has none)."""
+    # An array is its length + 1 as a varint, then its items: 2 begins an array of one item, 1 is an empty
+    # array.
+    only_broker = b"\x02" + broker.to_bytes(4, "big")
     fields_after = (
-        broker.to_bytes(4, "big"),
+        broker.to_bytes(4, "big"),  # the leader
         leader_epoch.to_bytes(4, "big"),
         bytes(4),  # the partition's epoch
         b"" if directory_id is None else b"\x02" + _id(directory_id),
     )
     start = (partition.to_bytes(4, "big"), _id(topic_id))
-    replicas, in_sync, removing, adding = one, one, b"\x01", b"\x01"
+    replicas, in_sync, removing, adding = only_broker, only_broker, b"\x01", b"\x01"
     return _frame(
         _PARTITION_RECORD,
         int(directory_id is not None),
@@ -366,21 +371,21 @@ def encode_partition(
 
 
 def encode_config(record: ConfigRecord) -> bytes:
-    """A setting."""
+    """The frame of a ``ConfigRecord``."""
     value = b"\0" if record.value is None else _text(record.value)
     resource = record.resource_type.to_bytes(1, "big", signed=True)
     return _frame(4, 0, resource, _text(record.resource_name), _text(record.name), value)
 
 
 def encode_producer_ids(record: ProducerIdsRecord, *, broker: int) -> bytes:
-    """The end of the blocks of producer ids."""
+    """The frame of a ``ProducerIdsRecord``, with an unknown broker epoch (-1)."""
     unknown_epoch = b"\xff" * 8
     next_id = record.next_producer_id.to_bytes(8, "big")
     return _frame(_PRODUCER_IDS_RECORD, 0, broker.to_bytes(4, "big"), unknown_epoch, next_id)
 
 
 def encode_quota(record: ClientQuotaRecord) -> bytes:
-    """A quota."""
+    """The frame of a ``ClientQuotaRecord``."""
     entity = [_text(kind) + (b"\0" if name is None else _text(name)) + b"\0" for kind, name in record.entity]
     count = unsigned_varint(len(entity) + 1)
     value = struct.pack(">d?", record.value or 0.0, record.value is None)
@@ -388,7 +393,7 @@ def encode_quota(record: ClientQuotaRecord) -> bytes:
 
 
 def _frame(api_key: int, version: int, *parts: bytes) -> bytes:
-    """A record's frame, without tagged fields."""
+    """A record's frame; the last byte says that it has no tagged fields."""
     return bytes((FRAME_VERSION, api_key, version)) + b"".join(parts) + b"\0"
 
 

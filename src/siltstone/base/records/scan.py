@@ -155,7 +155,8 @@ def scan_batches(data: Bytes) -> Scan:
 
 
 def scan_headers(data: Bytes, limit: int) -> Scan:
-    """Scan ``data`` from a batch boundary on; the file continues after it up to ``limit``.
+    """Scan ``data``, which begins at a batch boundary of a file. The file continues after ``data``; ``limit``
+    is its end, counted from the first byte of ``data``.
 
     As ``scan_batches``, but the last batch is included even if only its header is within ``data``; then
     ``end`` is beyond ``data``. So a reader can find the batches of a file without reading their records.

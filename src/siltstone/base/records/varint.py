@@ -51,7 +51,7 @@ def _next_of_type(at: int, end: int, last_shift: int, max_last_byte: int) -> tup
     low = byte_at(at)
     if low < 0x80:
         return (low >> 1) ^ -(low & 1), at + 1
-    high = byte_at(at + 1) if at + 1 < end else 0x80
+    high = byte_at(at + 1) if at + 1 < end else 0x80  # truncated: ``_long_varint`` returns -1
     if high < 0x80:
         raw = (low & 0x7F) | (high << 7)
         return (raw >> 1) ^ -(raw & 1), at + 2
@@ -118,7 +118,8 @@ def write_varint(out: Bytes, position: int, value: int) -> int:
 
 @kernel
 def _big_endian(data: Bytes, position: int, size: int) -> int:
-    """``size`` bytes as an unsigned number. Unsigned indexes let LLVM turn the loop into one load."""
+    """``size`` bytes as an unsigned number; eight bytes as an int64, since numba's integers wrap around.
+    Unsigned indexes let LLVM turn the loop into one load."""
     value, at = 0, np.uint64(position)
     for i in range(size):
         value = (value << 8) | int(data[at + np.uint64(i)])
