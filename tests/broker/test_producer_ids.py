@@ -96,7 +96,7 @@ def test_ids_that_were_given_after_a_damage_count_again(tmp_path: Path, is_damag
 
 def test_ids_of_the_brokers_metadata_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for given, first in ((7000, 7000), (PRODUCER_ID_END + 1, 0), (-5, 0)):
-        monkeypatch.setattr(Topics, "given_ids_end", given)
+        monkeypatch.setattr(Topics, "allocated_producer_ids_end", given)
         assert first_id(tmp_path / str(given)) == first
 
 

@@ -139,7 +139,7 @@ class ProducerIds:
 
     def _find_next_block(self) -> int:
         """The first id of the first block of this process. Raises StorageError."""
-        known, is_damaged = max(self._manager.topics.given_ids_end, 0), False
+        known, is_damaged = max(self._manager.topics.allocated_producer_ids_end, 0), False
         if known > PRODUCER_ID_END:  # made up, or damaged
             known = 0
         for served in self._manager.serving():

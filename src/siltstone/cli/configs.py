@@ -45,15 +45,15 @@ class ConfigsFlags(output.DirFlags, output.ServerFlags):
     user
         The quotas of this user; with --client, of the two together.
     user_defaults
-        Those of all users without their own.
+        The quotas of all users without their own.
     client
         The quotas of this client id.
     client_defaults
-        Those of all client ids without their own.
+        The quotas of all client ids without their own.
     ip
         The quotas of this address.
     ip_defaults
-        Those of all addresses without their own.
+        The quotas of all addresses without their own.
     add_config
         Settings to set, such as retention.ms=1000,cleanup.policy=[compact,delete].
     add_config_file

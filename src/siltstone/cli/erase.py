@@ -186,6 +186,8 @@ _ERASED_COLUMNS = ("key", "values", "tombstones", "status", "receipts", "tombsto
 
 
 def _erased_row(key: erasing.Erasure, number: int) -> tuple[object, ...]:
+    """A row of the table. ``number``: of the key, in the order in which the keys were passed; it is shown in
+    place of the key."""
     due = "" if key.due_ms is None else time_text(key.due_ms)
     receipts = ", ".join(str(receipt["step"]) for receipt in key.receipts)
     return str(number), key.values, key.tombstones, key.status.replace("_", " "), receipts, due

@@ -21,7 +21,7 @@ class CompactFlags:
     Parameters
     ----------
     bootstrap_server
-        HOST:PORT of a broker, as of Kafka's tools. With --restore the journal's, by default.
+        HOST:PORT of a broker, as for Kafka's tools. With --restore the journal's, by default.
     topic
         The topic to compact.
     command_config

@@ -59,8 +59,8 @@ BROKER_COMMANDS = frozenset(
     "compact configs consume delete-records dump empty get-offsets groups log-dirs produce topics "
     "verify".split()
 )
-"""The commands that take --bootstrap-server, to ask a running broker by Kafka's protocol; ``compact`` works
-only so. With those of ``ADVICE_FOR_BOOTSTRAP_SERVER`` they are all commands, which a test checks."""
+"""The commands that take --bootstrap-server, to ask a running broker by Kafka's protocol (``compact`` does
+nothing else). They and the keys of ``ADVICE_FOR_BOOTSTRAP_SERVER`` are all commands, which a test checks."""
 _STOPPED = "pass the log directories once the broker has stopped"
 ADVICE_FOR_BOOTSTRAP_SERVER = {
     "backup": "pass the log directories, with --live while a broker runs",
@@ -210,7 +210,7 @@ def _print_interrupted(line: str) -> None:
 
 def main() -> NoReturn:
     """The entry point of the ``siltstone`` script."""
-    if None in (sys.stdin, sys.stdout, sys.stderr):  # before a descriptor is taken
+    if None in (sys.stdin, sys.stdout, sys.stderr):  # else the next file that is opened gets the descriptor
         from siltstone.base import files
 
         files.open_standard_files()

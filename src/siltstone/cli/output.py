@@ -58,7 +58,7 @@ def write_json(document: object, *, flush: bool = False) -> None:
     """
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     text = json_text(document, ascii_only=ascii_only)
-    if shown_path(text) != text:  # a path that is shown in another form
+    if shown_path(text) != text:  # such as s3:/BUCKET, which a ``Path`` has of s3://BUCKET
         text = json_text(_shown(json.loads(text)), ascii_only=ascii_only)
     write_lines(text.encode("utf-8", "backslashreplace").decode())
     if flush:
@@ -193,9 +193,10 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
 
 
 class RunProgress:
-    """Shows how far a long run is: a line on the terminal that is standard error, or else a line a minute.
+    """Shows how far a long run is on standard error: a line that changes on a terminal, else a line a minute.
 
-    It is called with (log, stage, bytes done, bytes), as ``compaction.engine.Progress``, by several threads;
+    It is called with (log, stage, bytes done, bytes in all), as ``compaction.engine.Progress``, by several
+    threads;
     the stage ``done`` counts the logs that are done.
     """
 
@@ -399,7 +400,7 @@ class ServerFlags:
     Parameters
     ----------
     bootstrap_server
-        HOST:PORT of a running broker, as of Kafka's tools, instead of log directories.
+        HOST:PORT of a running broker, as for Kafka's tools, instead of log directories.
     command_config
         With --bootstrap-server: a file of the client's properties, as librdkafka names them.
     """

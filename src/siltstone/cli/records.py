@@ -502,7 +502,7 @@ def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
     """Whole records of each chunk. An incomplete one waits for the next chunk; the last may lack its end."""
     incomplete: list[bytes] = []
     for chunk in chunks:
-        if end not in chunk and len(end) == 1:
+        if end not in chunk and len(end) == 1:  # a longer delimiter may be split between two chunks
             incomplete.append(chunk)
             continue
         *whole, rest = (b"".join(incomplete) + chunk).split(end)

@@ -159,6 +159,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
                 output.write_lines(f"{'looking at' if options.is_look else 'serving'} {url}/ui/")
             if broker is not None:
                 broker.start()
+                # When the kernels are loaded, most objects that there are stay as long as the server runs.
                 broker.broker.when_loaded(leave_out_of_collections)
                 for address in broker.addresses:
                     output.write_lines(f"serving {address.name}://{address.host}:{address.port}")

@@ -190,7 +190,7 @@ def _list(names: Sequence[str], flags: TopicsFlags, *, as_json: bool) -> None:
 
 
 def _at_broker(broker: RemoteBroker, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
-    """The same by the protocol."""
+    """Carry out the action at a running broker, by Kafka's protocol; the exit status."""
     reason = f"{_flag_text(action)} works on log directories, not on a running broker"
     output.refuse_if(action in _COMPACTION_ACTIONS, reason, "pass the directories with --dir")
     flags.refuse_at_a_broker("server_properties")
@@ -260,7 +260,8 @@ def _describe(directories: BrokerDirectories, flags: TopicsFlags, *, as_json: bo
 
 
 _Described = tuple[TopicDescription, Mapping[str, str], Sequence[commands.PartitionDescription], int | None]
-"""A topic, its own settings, its partitions, and how many the broker's metadata says."""
+"""A topic, its own settings, its partitions here, and how many it has by the broker's metadata (None:
+unknown)."""
 
 
 def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), *, as_json: bool) -> int:
@@ -430,7 +431,8 @@ def compact_topic(
 def _engine_for(
     engine: str = "auto", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> compaction.EngineFor:
-    """A function that makes the engine for so many bytes, as ``uses_spark`` chooses it."""
+    """A function that makes the engine for a compaction of so many bytes: Spark, or this process, as
+    ``uses_spark`` decides."""
 
     from siltstone.commands.clean import compaction_engine  # loads every engine: only where one is wanted
 

@@ -23,11 +23,10 @@ LAST_SUCCESS, ENGINE_UP = f"{_OWN}last_success_timestamp_seconds", f"{_OWN}engin
 DEAD_THREADS = f"{_CLEANER}deadthreadcount"
 SECONDS_BOUNDS = (0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 
-# A help that begins with "Unlike Kafka's" says where a dashboard made for Kafka shows another number.
-
 UNCLEANABLE_COUNT = f"{_MANAGER}uncleanable_partitions_count"
 UNCLEANABLE_BYTES = f"{_MANAGER}uncleanable_bytes"
 
+# A text that begins with "Unlike Kafka's" says where a dashboard made for Kafka shows another number.
 HELP = {
     f"{_CLEANER}max_buffer_utilization_percent": (
         "Unlike Kafka's: distinct dirty keys of the last round that cleaned a log, in percent of what "
@@ -71,7 +70,7 @@ class CleanerMetrics:
         self._lock = threading.Lock()
         # Of the last round that cleaned a log, also before a restart.
         self._last_round: list[Cleaning] = []
-        # Of the last check of the logs.
+        # Of the last check of which logs are due; None before the first.
         self._last_run_ms: int | None = None
         self._max_dirty_ratio, self._max_delay_ms = 0.0, 0
         # Since the start.
@@ -113,6 +112,7 @@ class CleanerMetrics:
     def _note_success(self, cleaning: Cleaning) -> None:
         if cleaning.result.status != CLEANED:
             return
+        # The cleanings of one round have the same ``began_ms``.
         if self._last_round and self._last_round[0].began_ms != cleaning.began_ms:
             self._last_round = []
         self._last_round.append(cleaning)

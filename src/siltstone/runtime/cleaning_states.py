@@ -15,12 +15,12 @@
     resume                      resumeCleaning
     try_pause                   pauseCleaningForNonCompactedPartitions (for retention)
 
-A log without an entry is in state None. All states change under one lock, and every change wakes the waiting
-threads. A cleaner holds a ``Claim`` on each log that it cleans. Most of the time it writes staged files only:
-an abort then takes effect at once, and the staged files are not used. While the cleaner changes the log
-itself (``Claim.uninterrupted``: a swap, a checkpoint), an abort waits, and the state is Aborted; in Kafka
-it always waits. An aborted claim still keeps other cleaners from the log until ``done``. Side-by-side
-compactions have their own ``CleaningStates``, with the same rules.
+A log without an entry is in state None, and so is one that is paused 0 times. All states change under one
+lock, and every change wakes the waiting threads. A cleaner holds a ``Claim`` on each log that it cleans. Most
+of the time it writes staged files only: an abort then takes effect at once, and the staged files are not
+used. While the cleaner changes the log itself (``Claim.uninterrupted``: a swap, a checkpoint), an abort
+waits, and the state is Aborted; in Kafka it always waits. An aborted claim still keeps other cleaners from
+the log until ``done``. Side-by-side compactions have their own ``CleaningStates``, with the same rules.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Phase(enum.Enum):
 
 
 class State(NamedTuple):
-    """A phase. ``paused_count``: how often the log is paused now (Paused), or will be paused when the cleaner
-    leaves ``Claim.uninterrupted`` (Aborted)."""
+    """The state of a log: its phase, and ``paused_count``, how often the log is paused now (Paused), or will
+    be paused when the cleaner leaves ``Claim.uninterrupted`` (Aborted)."""
 
     phase: Phase
     paused_count: int = 0

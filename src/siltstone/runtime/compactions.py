@@ -82,9 +82,9 @@ class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
     ``began_ms``: when the last compaction began, None: never. ``ended_ms``: when it ended, None also while it
     runs and if its process died. ``succeeded``, ``failed``: numbers of compactions. ``removed``: records that
-    all of them discarded, and entries of the ledger that they replaced. The other fields are of the last
-    success that had new records: the ledger's ``entries`` (its records) and ``size`` in bytes, bytes read and
-    written, ``seconds``.
+    all compactions together discarded, and entries of the ledger that they replaced. The other fields are of
+    the last success that had new records: the ledger's ``entries`` (its records) and ``size`` in bytes, bytes
+    read and written, ``seconds``.
     """
 
     status: Status = NOT_RUN
@@ -343,8 +343,8 @@ def compaction_threshold(
     """The threshold of ``topic``.
 
     ``settings``: the topic's own settings over the broker's. ``namespaces``: the policies of each
-    ``tenant/namespace``. A threshold that was set to 0 overrides those below it, too. Raises UsageError for a
-    bad one of a namespace: the registry's file may have been changed by hand.
+    ``tenant/namespace``. A threshold that was set to 0 overrides those of lower precedence, too. Raises
+    UsageError for an invalid one of a namespace: the registry's file may have been changed by hand.
     """
     setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
@@ -382,7 +382,7 @@ _HELP = {
 
 
 def _gauge_values(status: CompactionStatus) -> dict[str, float]:
-    seconds = max(status.seconds, 1e-3)  # never 0: it divides
+    seconds = max(status.seconds, 1e-3)  # a divisor, so never 0
     return {
         "pulsar_compaction_removed_event_count": status.removed,
         "pulsar_compaction_succeed_count": status.succeeded,

@@ -120,5 +120,5 @@ class Log(ReadableLog, Closing):
         return self._manager.delete_records(self.topic_partition, before)
 
     def close(self) -> None:
-        """Close the log in order, so that the next opening reads only its tail. Raises StorageError."""
+        """Close the log cleanly, so that the next opening reads only its tail. Raises StorageError."""
         self._manager.close()

@@ -150,7 +150,8 @@ class LogService(abc.ABC, Closing, Generic[EngineT]):
         manager.services.append(self)
 
     def settings_changed(self) -> None:
-        """The broker's settings have changed. Every round reads them anew, so nothing is to be done."""
+        """Called when the broker's settings have changed. Every round reads them anew, so a service need not
+        do anything."""
 
     @abc.abstractmethod
     def samples(self) -> list[Sample]:
@@ -159,7 +160,8 @@ class LogService(abc.ABC, Closing, Generic[EngineT]):
     def _claim(self, topic_partition: TopicPartition) -> Claim | None:
         """Claim a log. Returns None if its cleaning state does not allow that, or the service is closed.
 
-        Both happen under the lock, so that no claim begins after ``close`` has set ``_is_closed``.
+        The check and the claim happen under one lock, so that no claim begins after ``close`` has set
+        ``_is_closed``.
         """
         with self._condition:
             return None if self._is_closed else self._states.begin(topic_partition)

@@ -274,7 +274,7 @@ class IntoOpenLogs(InPlace):
 def summary_line(result: LogResult) -> str:
     """A log line about a cleaning, in the words of Kafka's ``Cleaner``."""
     megabytes, counts = result.bytes_before / (1 << 20), result.discarded.counts
-    seconds = max(result.seconds, 1e-3)  # never 0: it divides
+    seconds = max(result.seconds, 1e-3)  # a divisor, so never 0
     discarded = ", ".join(f"{counts[name]} {name}" for name in CLEANING_REASONS if counts[name])
     return (
         f"Log cleaner cleaned log {result.topic_partition} "
@@ -401,7 +401,8 @@ class LogCleaner(LogService[Engine]):
     """Cleans the logs of ``manager``; ``start_engine`` starts the engine, ``stop_engine`` closes it.
 
     ``start`` starts the threads. ``clean_once`` does one round in the caller's thread, also without
-    ``start``. ``_unreadable``: logs that the last round could not read, and the reason that was logged.
+    ``start``. ``_failures``: failed cleanings in a row, by log. ``_unreadable``: logs that the last round
+    could not read, and the reason that was logged. ``_choosing``: held while logs are chosen and claimed.
     """
 
     def __init__(
@@ -557,8 +558,8 @@ class LogCleaner(LogService[Engine]):
         force: bool = True,
         wait_seconds: float = 0.0,
     ) -> list[LogResult]:
-        """Clean the compacted logs of some topics, some partitions, or all, in the caller's thread. Returns
-        their results.
+        """Clean the compacted logs of the topics and partitions in ``where``, or all if it is empty, in the
+        caller's thread. Returns their results.
 
         ``force``: whatever their dirty ratio and with their active segments, which are rolled first; without
         it, those that are due. ``wait_seconds``: how long to wait for a log that is being cleaned, to clean

@@ -14,7 +14,7 @@ leaves them after a controlled shutdown.
 A start and an end, step by step::
 
     here                            what it does                                   Kafka's LogManager
-    claim_all                       lock the directories; all are one broker's     lockLogDirs
+    lock_all                        lock the directories; all are one broker's     lockLogDirs
     Topics.load                     read the registry and the broker's metadata
     remove_clean_shutdown_marker    from here on a crash needs recovery            loadLogs
     Topics.exclude_partitions       those of deleted topics, those of other ids    loadLog (strays)
@@ -127,7 +127,7 @@ def _space_samples(served: ServedDirectory) -> list[Sample]:
 # again, while one of them was offline.
 
 
-def claim_all(
+def lock_all(
     paths: Sequence[Path], config: Config, random_bytes: RandomBytes, only: TopicPartition | None
 ) -> tuple[list[ServedDirectory], dict[Path, str]]:
     """Lock the directories. Returns those that serve, and the reason for each one whose disk fails.
@@ -139,40 +139,40 @@ def claim_all(
         raise DirectoryRefusedError(
             "the broker's metadata log must not be changed", path=str(only), advice="open it read-only"
         )
-    claimed: list[ServedDirectory] = []
+    locked: list[ServedDirectory] = []
     offline: dict[Path, str] = {}
     try:
         for path in paths:
             try:
                 # Device and inode: two paths may lead to one directory.
                 identity = files.stat(path).device_and_inode if files.is_directory(path) else None
-                for served in claimed:
+                for served in locked:
                     if served.directory.device_and_inode == identity:
                         raise DirectoryRefusedError(
                             f"{served.path} is the same log directory", path=path, advice="pass it once"
                         )
-                claimed.append(ServedDirectory(path, only=only))
+                locked.append(ServedDirectory(path, only=only))
             except OSError as error:
                 offline[path] = f"{error.strerror or error}"
                 _logger.error("%s: %s: %s; %s", path, OFFLINE, offline[path], OPEN_AGAIN)
-        directories = [served.directory for served in claimed]
+        directories = [served.directory for served in locked]
         require_one_broker(directories, is_stray=Strays(directories))
         if only is None:
             node_ids = (config.integer(name) for name in ("node.id", "broker.id"))
             node_id = next((number for number in node_ids if number >= 0), -1)
-            _complete_identity(claimed, node_id, random_bytes)
+            _complete_identity(locked, node_id, random_bytes)
     except BaseException:
-        for served in claimed:
+        for served in locked:
             served.directory.close()
         raise
-    serving = [served for served in claimed if served.offline is None]
-    offline.update({served.path: served.offline for served in claimed if served.offline is not None})
+    serving = [served for served in locked if served.offline is None]
+    offline.update({served.path: served.offline for served in locked if served.offline is not None})
     if not serving:
         raise no_directory_left(offline)
     return serving, offline
 
 
-def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
+def _complete_identity(locked: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
     """Write ``meta.properties`` for directories without one, in the form of a KRaft broker's (version 1).
 
     Cluster id and node id are those of the directories that have the file, else a new id and ``node_id`` (-1:
@@ -180,7 +180,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
     DirectoryRefusedError if a directory belongs to another node, or its node id is no number.
     """
     cluster, node, missing = None, None, []
-    for served in claimed:
+    for served in locked:
         partitions = served.directory.partitions
         served.directory.partitions = {
             topic_partition: path
@@ -198,7 +198,7 @@ def _complete_identity(claimed: Sequence[ServedDirectory], node_id: int, random_
     if node is not None and node_id >= 0 and node != str(node_id):
         raise DirectoryRefusedError(
             f"the log directory belongs to node {node}, not to node.id={node_id}",
-            path=", ".join(str(served.path) for served in claimed),
+            path=", ".join(str(served.path) for served in locked),
             advice=f"set node.id={node}, or open the directories of node {node_id}",
         )
     cluster = cluster or new_id(random_bytes)
@@ -261,8 +261,8 @@ class LogManager(Closing):
         self.only = options.get("only")
         self.random_bytes = options.get("random_bytes", secrets.token_bytes)
         paths = list(map(Path, directories))
-        claimed, self._unopened = claim_all(paths, self.config, self.random_bytes, self.only)
-        self.directories = tuple(claimed)
+        locked, self._unopened = lock_all(paths, self.config, self.random_bytes, self.only)
+        self.directories = tuple(locked)
         self.cleaning_states = CleaningStates()
         self.compaction_states = CleaningStates("compaction")
         for served in self.directories:
@@ -324,7 +324,7 @@ class LogManager(Closing):
         self._end_threads()
 
     def _in_background(self, task: Callable[[], None]) -> None:
-        """Run a flush in the pool; none after its end, since ``close`` then flushes all logs."""
+        """Run a flush in the pool; none after the pool's end, since ``close`` flushes all logs."""
 
         def run() -> None:
             try:
@@ -832,9 +832,10 @@ class LogManager(Closing):
             log.flush()
 
     def close(self) -> None:
-        """Close all logs in order, write checkpoints and markers, release the locks. May be called twice.
+        """Close all logs, write checkpoints and clean-shutdown markers, release the locks. May be called
+        twice.
 
-        Raises StorageError if a directory could not be closed in order; the others were.
+        Raises StorageError if a directory could not be closed cleanly; the others were.
         """
         if self._is_closed:
             return

@@ -3,7 +3,7 @@
 ::
 
     Sample      one value of a gauge or a counter, with labels
-    Histogram   how many observations were at most each of some bounds, and their sum
+    Histogram   for each of its bounds, how many observations are not above it; and their sum
 
 A name that ends in ``_total`` is a counter: it only grows, and begins at 0 when the process starts.
 """
@@ -45,7 +45,7 @@ def samples_of(values: Mapping[str, float], help_by_name: Mapping[str, str], **l
 
 
 class Histogram:
-    """Counts observations by upper bounds. The caller has a lock."""
+    """Counts observations by upper bounds. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = [*bounds, float("inf")]

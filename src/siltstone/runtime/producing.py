@@ -59,8 +59,8 @@ class NewRecord:
     """A record to append; ``timestamp`` in ms, None: now. To repeat a header's name, pass ``headers`` as a
     sequence of pairs.
 
-    Raises UsageError for a key or value that is not bytes, for headers that are none or an iterator, for a
-    name of a header that UTF-8 cannot encode, and for a timestamp in seconds.
+    Raises UsageError for a key or value that is not bytes, for ``headers`` of another form or in an iterator,
+    for a name of a header that UTF-8 cannot encode, and for a timestamp in seconds.
     """
 
     value: bytes | None = None
@@ -219,16 +219,17 @@ def batches_for(config: LogConfig, records: Sequence[NewRecord]) -> Iterator[lis
 
 
 def tombstone_batches(config: LogConfig, columns: KeyColumns, rows: Int64, now_ms: int) -> Iterator[Bytes]:
-    """Batches with a tombstone for the key of each of the ``rows``, as large as ``batches_for`` makes them.
-    Columns in, batches out: there is no object for a record."""
+    """Batches with a tombstone for the key of each of the ``rows`` (indexes into ``columns``, int64), as
+    large as ``batches_for`` makes them. Columns in, batches out: there is no object for a record."""
     size_max = min(_BATCH_BYTES, config.max_message_bytes, config.segment_bytes) - BATCH_OVERHEAD
     ends = np.cumsum(columns.key_size[rows].astype(np.int64) + MAX_RECORD_OVERHEAD)
     # Arrays of the types that ``Spans.of`` has, read-only: other types would be another kernel to compile.
     keys, nothing = columns.data.view(), np.frombuffer(b"", np.uint8)
     keys.flags.writeable = False
-    start, done = 0, 0
+    start, bytes_done = 0, 0
     while start < len(rows):
-        end = max(int(np.searchsorted(ends, done + size_max, side="right")), start + 1)
+        # At least one row: a record over the limit is a batch by itself.
+        end = max(int(np.searchsorted(ends, bytes_done + size_max, side="right")), start + 1)
         part = rows[start:end]
         zeros, null = np.zeros(len(part), np.int64), np.full(len(part), -1, np.int32)
         yield build_batch(
@@ -239,7 +240,7 @@ def tombstone_batches(config: LogConfig, columns: KeyColumns, rows: Int64, now_m
             values=Spans(nothing, zeros, null),
             headers=Spans(nothing, zeros, np.zeros(len(part), np.int32)),
         )
-        start, done = end, int(ends[end - 1])
+        start, bytes_done = end, int(ends[end - 1])
 
 
 # Partitions: one rule for every producer. ``tables.writing`` asks ``partitions_of_keys``, all others ask a
@@ -284,11 +285,11 @@ class Partitioner:
     """Picks partitions as Kafka's default partitioner does; for any number of threads.
 
     The partition of a key follows from its hash. Records without a key stay with one partition for
-    ``STICKY_BYTES``.
+    ``STICKY_BYTES``. ``_sticky``: by topic, that partition and how many of the bytes are left.
     """
 
     def __init__(self, choose: Callable[[Sequence[int]], int] = random.choice) -> None:
-        """``choose``: picks a partition for records without a key, of ascending numbers."""
+        """``choose``: picks one of some partitions (numbers, ascending) for records without a key."""
         self._choose = choose
         self._lock = threading.Lock()
         self._sticky: dict[str, tuple[int, int]] = {}
@@ -419,7 +420,7 @@ class RecordProducer:
         self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None, sync: bool = False
     ) -> list[RecordMetadata]:
         """Append records, in their order within each partition; returns the place of each record. Keys and
-        values are bytes.
+        values are bytes: only ``send`` calls the serializers.
 
         Each partition gets as few batches as ``max.message.bytes`` allows. Records that were appended before
         an error stay. Raises UsageError, UnknownTopicError, LogError.

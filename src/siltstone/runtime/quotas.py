@@ -45,7 +45,9 @@ Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaKey:
-    """A kind of quota. ``maximum``: None for one that may be a fraction; ``doc``: its description."""
+    """A kind of quota. ``maximum``: the largest value, which is a whole number; None: there is no largest
+    value, and a fraction is allowed. ``doc``: its description. ``is_of_addresses``: for addresses, not for
+    users and clients."""
 
     name: str
     maximum: int | None
@@ -102,7 +104,8 @@ def ordered(quotas: Quotas) -> Quotas:
 
 
 def checked_entity(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity:
-    """The entity of these parts. Raises InvalidQuotaError for one that can have no quota."""
+    """The entity with these (kind, name) parts; the name None is the default's. Raises InvalidQuotaError for
+    an entity that can have no quota."""
     if not parts:
         raise InvalidQuotaError("a quota needs a user, a client id or an address")
     for kind, name in parts:
@@ -134,8 +137,8 @@ def is_address(text: str) -> bool:
 def altered_values(
     quotas: Quotas, entity: QuotaEntity, changes: Mapping[str, float | None]
 ) -> Mapping[str, float]:
-    """An entity's values after some were set and others, None, were removed. To remove one that is
-    not set is no error. Raises InvalidQuotaError, PolicyViolationError."""
+    """An entity's values after ``changes`` (name → value, None: remove it). To remove a value that is not set
+    is no error. Raises InvalidQuotaError, PolicyViolationError."""
     values = dict(quotas.get(entity, {}))
     for name, value in changes.items():
         if value is None:

@@ -8,9 +8,9 @@ of partitions that the cleaner skips.
 
 ``LogManager`` (``runtime.manager``) calls the steps of ``open`` and opens the logs; ``close`` is here. The
 marker says that no log needs recovery. It is removed before anything else changes, and written only when
-all logs were closed in order. A checkpoint is written only when an entry has changed. A recovery point is an
-offset below which all data is durable; the high watermark may be ahead of it. A directory whose disk fails
-goes offline with all its logs.
+all logs were closed without an error. A checkpoint is written only when an entry has changed. A recovery
+point is an offset below which all data is durable; the high watermark may be ahead of it. A directory whose
+disk fails goes offline with all its logs.
 """
 
 from __future__ import annotations
@@ -136,11 +136,11 @@ def _read_or_start_empty(directory: Path) -> dict[TopicPartition, Uncleanable]:
     try:
         return read_uncleanable(directory)
     except CorruptFileError as error:
-        _counts_as_empty(error)
+        _warn_counts_as_empty(error)
         return {}
 
 
-def _counts_as_empty(error: CorruptFileError) -> None:
+def _warn_counts_as_empty(error: CorruptFileError) -> None:
     _logger.warning(COUNTS_AS_EMPTY, error)
 
 
@@ -177,11 +177,11 @@ class ServedDirectory:
         self._checkpoint_entries: dict[str, dict[TopicPartition, int]] = {}
         self._unopened_entries: dict[str, dict[TopicPartition, int]] = {}
         self._damaged = set[str]()
-        self.directory.when_damaged = _counts_as_empty
+        self.directory.when_damaged = _warn_counts_as_empty
         self.uncleanable: dict[TopicPartition, Uncleanable] = {}
         self.when_offline: Callable[[ServedDirectory], None] = lambda served: None
         try:
-            self.directory.properties()  # an error of the disk is to concern this directory only
+            self.directory.properties()  # read here, so that a disk error concerns this directory only
             self._read_checkpoints()
         except BaseException:
             self.directory.close()
@@ -217,7 +217,7 @@ class ServedDirectory:
         try:
             return self.directory.read_offsets(name)
         except CorruptFileError as error:
-            _counts_as_empty(error)
+            _warn_counts_as_empty(error)
             return None
 
     # Partitions
@@ -322,7 +322,7 @@ class ServedDirectory:
                 self.directory.write_cleaner_checkpoint(topic_partition, limit)
 
     def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
-        """The cleaner checkpoint by partition, read again when the file is another one; a damaged file counts
+        """The cleaner checkpoint by partition, read again when its file was replaced; a damaged file counts
         as empty. Raises OSError."""
         with self._lock:
             return self.directory.cleaner_checkpoint()
@@ -371,8 +371,8 @@ class ServedDirectory:
                 self.directory.remove_cleaner_entries(missing)
 
     def drop(self, topic_partition: TopicPartition) -> None:
-        """Remove a deleted partition from this object only: if its directory is offline, the next start that
-        has the directory deletes it there."""
+        """Remove a deleted partition from this object only: if its directory is offline, the next start with
+        that directory deletes the partition."""
         self.logs.pop(topic_partition, None)
         self.refused.pop(topic_partition, None)
         self.directory.partitions.pop(topic_partition, None)
@@ -467,7 +467,7 @@ class ServedDirectory:
     @property
     def _needs_no_recovery(self) -> bool:
         """May the marker be written? Not if a partition was refused. Partitions that were not opened here
-        (``exclude``, ``only``) were closed in order if there was a marker when this directory was opened."""
+        (``exclude``, ``only``) were closed cleanly if there was a marker when this directory was opened."""
         if self.refused:
             return False
         if self.had_clean_shutdown or not (self._excluded or self.directory.is_partition_subset):

@@ -108,7 +108,8 @@ def is_deleted_directory(name: str) -> bool:
 #     persistent://tenant/namespace/name                the topic tenant.namespace.name
 #     persistent://public/default/name                  the topic name
 #     persistent://tenant/namespace/name-partition-3    its partition 3
-#     persistent://tenant-namespace/name                as the first, split at a hyphen so that a topic fits
+#     persistent://tenant-namespace/name                the topic tenant.namespace.name, split at the hyphen
+#                                                       with which there is such a topic
 #     name                                              the topic of that name
 #
 # A namespace is the text ``tenant/namespace``. The parts of a topic name before the first and the second dot

@@ -1,4 +1,4 @@
-"""Creates, changes, deletes and lists topics, with their settings.
+"""The topics of open log directories: creates, changes, deletes and lists them, with their settings.
 
 Every change is first written to ``siltstone-topics.json`` (``TopicRegistry``) and then carried out on the
 partitions: the next start completes a change that a crash interrupted. Errors have Kafka's codes: 3 unknown
@@ -125,11 +125,11 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
     broker's id, or "" for all of a cluster → its dynamic settings (name → text).
     ``quotas``: None as long as Siltstone has changed none: then those of the metadata log count.
-    ``handed_over``, ``handed_over_brokers``: ids of topics, and broker's ids, that a Kafka was given
-    (``siltstone hand-over``): where the directories have a metadata log, it has their settings, or has
+    ``handed_over``, ``handed_over_brokers``: ids of topics, and broker's ids, that were handed over to a
+    Kafka (``siltstone hand-over``): where the directories have a metadata log, it has their settings, or has
     deleted them. ``quotas_are_handed_over``: the same of quotas. ``replaced_log``: the state of the metadata
-    log that the directories had before. It has nothing of what was handed over; if the command was
-    interrupted, it is still there.
+    log that the directories had before the hand-over. It has nothing of what was handed over; if the command
+    was interrupted, it is still there.
     """
 
     generation: int
@@ -501,8 +501,8 @@ class Strays:
 def _read_topics(
     directories: Sequence[LogDirectory], on_error: Callable[[Path, OSError], object]
 ) -> tuple[TopicRegistry, ClusterSettings | None, list[Path]]:
-    """The registry without what a Kafka was given, the broker's metadata, and the directories whose copy of
-    the registry is missing or older; ``on_error``: see ``load_registry``. Raises CorruptFileError,
+    """The registry without what was handed over to a Kafka, the broker's metadata, and the directories whose
+    copy of the registry is missing or older; ``on_error``: see ``load_registry``. Raises CorruptFileError,
     DirectoryRefusedError."""
     cluster = read_broker_settings(directories)
     registry, outdated = load_registry((directory.path for directory in directories), on_error)
@@ -586,8 +586,8 @@ def _refuse_bad_settings(name: str, overrides: Mapping[str, str], broker: Config
 
 
 class _OnDisk(NamedTuple):
-    """The numbers of each topic's partitions, by topic: in the directories that serve, and the others, in
-    those that are offline."""
+    """The numbers of partitions by topic. ``serving``: of those in directories that serve; ``offline``: of
+    those that are only in directories that are offline."""
 
     serving: Mapping[str, Sequence[int]]
     offline: Mapping[str, Sequence[int]]
@@ -595,13 +595,13 @@ class _OnDisk(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Cache:
-    """What was read of topics and partitions since the last change of them. A change begins a new cache.
+    """A cache of what was read of topics and partitions since they last changed. A change begins a new cache.
 
     A change may take seconds for many partitions, and readers do not wait for it. What a reader reads during
     a change, it keeps in the old cache, which later readers do not use.
 
-    ``partitions``, ``counts``: by topic; ``on_disk``: the partitions in the directories, and the state of
-    these in which they were found; ``ids``: by name, and the names by id.
+    ``partitions``, ``counts``: by topic; ``on_disk``: the state of the directories, and the partitions that
+    they had in it; ``ids``: the ids by name, and the names by id.
     """
 
     partitions: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -616,6 +616,8 @@ class Topics:
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories; ``_node_id``: that broker's. ``_outdated``: directories whose copy of the registry is missing
     or older. ``_log_configs``: a cache, by topic. ``_cache``: what was read since the last change of topics.
+    ``_all_partitions``: the result of ``all_partitions``, after the registry and the numbers on disk that it
+    was made from.
     ``_ids_on_disk``: the ids of topics that the registry does not list, as far as they were read.
     ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
     not list them.
@@ -698,7 +700,8 @@ class Topics:
                     manager.upkeep.remove_later(served, path, self.log_config(_NO_TOPIC).file_delete_delay_ms)
         self._forget_deleted()
         for name, entry in self._registry.topics.items():
-            # An uncreated partition may exist in a directory that is offline, also since the topic before.
+            # An uncreated partition may exist in a directory that is offline. (One may have gone offline
+            # while the topic before this one was created.)
             if entry.uncreated and not manager.offline:
                 try:
                     self._create_listed(name, entry, entry.uncreated)
@@ -748,7 +751,7 @@ class Topics:
     # Listing
 
     def names(self) -> list[str]:
-        """All topics, in order of name, also those that only a directory has that is offline."""
+        """All topics, in order of name, also those that only an offline directory has."""
         on_disk = self._numbers_on_disk()
         return sorted({*self._registry.topics, *on_disk.serving, *on_disk.offline})
 
@@ -758,9 +761,9 @@ class Topics:
             yield from (*served.logs, *served.refused)  # copied at once: others may be created meanwhile
 
     def _offline_partitions(self) -> Iterator[TopicPartition]:
-        """The partitions that directories had when they went offline, and those that a directory may have
-        that is offline since the start: the ones of this node, by the broker's metadata log. Without that log
-        and a registry, a topic in such a directory is not known."""
+        """The partitions that directories had when they went offline, and those that may be in a directory
+        that has been offline since the start: the partitions of this node, by the broker's metadata log.
+        Without that log and a registry, a topic in such a directory is not known."""
         manager, settings = self._manager, self._topic_settings
         for served in manager.directories:
             if served.offline is not None:
@@ -811,7 +814,7 @@ class Topics:
         }
 
     def has(self, topic_partition: TopicPartition) -> bool:
-        """Does the registry list this partition, or does a directory have it that is offline?"""
+        """Does the registry list this partition, or does an offline directory have it?"""
         name, number = topic_partition.topic, topic_partition.partition
         entry = self._registry.topics.get(name)
         is_listed = entry is not None and number in entry.partitions
@@ -887,7 +890,7 @@ class Topics:
         if self._manager.only is not None and name not in self._registry.topics:
             return self._new_ids.setdefault(name, new_id(self._manager.random_bytes))
         listed = self._registry.topics.get(name)
-        if listed is not None:  # without its other partitions: each of many new ones asks
+        if listed is not None:  # a shortcut: ``_entry`` would search the directories for each new topic
             return listed.topic_id or None
         with contextlib.suppress(UnknownTopicError):
             return self._entry(name).topic_id or None
@@ -904,7 +907,8 @@ class Topics:
         return self._names_and_ids()[1]
 
     def _names_and_ids(self) -> tuple[Mapping[str, bytes], Mapping[bytes, str]]:
-        """Both, cached until topics are created or deleted: every request of a client with ids asks."""
+        """``ids`` and ``names_by_id``, cached until topics are created or deleted: every request that names
+        topics by id needs them."""
         cache = self._cache
         cached = cache.ids
         if cached is None:
@@ -931,8 +935,9 @@ class Topics:
             return b""
 
     @property
-    def given_ids_end(self) -> int:
-        """The end of the blocks of producer ids that the broker's metadata log has given, 0 without one."""
+    def allocated_producer_ids_end(self) -> int:
+        """The end of the blocks of producer ids that are allocated by the broker's metadata log, 0 without
+        one."""
         return 0 if self._cluster is None else self._cluster.image.next_producer_id
 
     # Changing
@@ -1084,8 +1089,8 @@ class Topics:
 
     def _forget_deleted(self) -> None:
         """Forget the ids of deleted topics, durably, unless a directory is offline, which may have partitions
-        of them. All others are renamed: with its id listed, a topic that is restored from a backup would be
-        deleted again at the next start."""
+        of them. (The partitions in directories that serve are renamed.) If its id stayed listed, a topic that
+        is restored from a backup would be deleted again at the next start."""
         if self._manager.offline or not self._registry.deleted:
             return
         registry = self._registry.without_deleted()
@@ -1124,8 +1129,8 @@ class Topics:
     # Brokers
 
     def alter_brokers(self, settings: Mapping[str, str], *, of_all: bool) -> Config:
-        """Replace, durably, what was set at run time for this broker, or for all. Returns the broker's
-        settings with it, which do not apply yet (``LogManager.update_config``).
+        """Replace the dynamic settings of this broker, or of all brokers, durably. Returns the broker's
+        settings with them, which do not apply yet (``LogManager.update_config``).
 
         Raises InvalidConfigError for an unknown setting, a bad value, and one that cannot change at run time;
         StorageError.

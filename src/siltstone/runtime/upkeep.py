@@ -165,7 +165,8 @@ RECOVERY_POINTS, LOG_STARTS = "checkpoint-recovery-points", "checkpoint-log-star
 UNLINK, REMOVE = "unlink-deleted-files", "remove-deleted-directory"
 """Names of the tasks, which ``tick`` returns."""
 _NOT_THE_DISKS = (errno.ENOTDIR, errno.ELOOP, errno.ENOTEMPTY, errno.EACCES, errno.EPERM)
-"""Errors of a removal that are not the disk's: a link, too many levels, files of other users or processes."""
+"""Errors of a removal that are not the disk's: a link, more levels than Siltstone creates, files of other
+users or processes."""
 _logger = logging.getLogger("siltstone")
 
 

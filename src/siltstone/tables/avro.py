@@ -149,6 +149,7 @@ class _Types:
 
     def __init__(self, schema: Any) -> None:
         _parsed(schema)
+        # ``_named``: by full name, the Arrow type of each named type that is converted already.
         self._schema, self._named = schema, {}  # type: ignore[var-annotated]
         self._unfinished: list[str] = []  # the records whose fields are being converted
         self._depth = 0
@@ -202,7 +203,7 @@ class _Types:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         if full in self._unfinished:
             raise self._refused(f"is recursive: {full} contains itself")
-        return self._named.get(full) or self._named[name]
+        return self._named.get(full) or self._named[name]  # or a type without a namespace
 
     def _of_named(self, schema: Any, namespace: str) -> pa.DataType:
         name = schema["name"]

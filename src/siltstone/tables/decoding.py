@@ -288,7 +288,8 @@ def _common_type(one: pa.DataType | None, other: pa.DataType, path: str) -> pa.D
 
 
 def _without_nulls(inferred: pa.DataType) -> pa.DataType:
-    """Fields that were always null become strings, as Spark infers them; an object without fields, too."""
+    """The type with strings in place of null types, as Spark infers values that were always null. Fields
+    whose objects never had a field are left out."""
     if pa.types.is_list(inferred):
         return pa.list_(_without_nulls(inferred.value_type))
     if pa.types.is_struct(inferred):
@@ -298,5 +299,5 @@ def _without_nulls(inferred: pa.DataType) -> pa.DataType:
 
 
 def _is_empty(inferred: pa.DataType) -> bool:
-    """An object without fields: no file format has a column of this type."""
+    """Is it the type of objects without fields? No file format has a column of this type."""
     return bool(pa.types.is_struct(inferred) and not inferred.num_fields)

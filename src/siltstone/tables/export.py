@@ -241,7 +241,7 @@ class _Sink(io.RawIOBase):
 
 
 def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFile | None:
-    """Write the rows of split ``number`` into a file of this attempt; None, and no file, if there are none.
+    """Write the rows of split ``number`` into a file of this attempt; None, and no file, if it has no rows.
 
     Raises what ``read_split`` raises, OSError."""
     batches = read_split(split, export.options)

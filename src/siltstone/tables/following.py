@@ -228,7 +228,7 @@ class MicroBatchStream:
 
 def _up_to(log_ends: Offsets, final_offsets: Offsets, start: Offsets) -> dict[TopicPartition, int]:
     """The ends of the logs, but at most ``final_offsets``; a stream that is past one already stays where it
-    is. Without logs that neither the final offsets nor the stream have: they are new."""
+    is. Logs that have neither a final offset nor a start are new, and left out."""
     return {
         topic_partition: min(end, max(final_offsets.get(topic_partition, 0), start.get(topic_partition, 0)))
         for topic_partition, end in log_ends.items()

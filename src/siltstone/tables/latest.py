@@ -53,9 +53,9 @@ PART_BYTES = 64 << 20
 MEMORY_BYTES = 1 << 30
 """Bytes of key entries that ``find_retained`` has in memory; others go to a temporary file."""
 _BUCKET_BYTES = 128 << 20
-"""Bytes of a log for each bucket. A bucket has 2²¹ entries if records have 64 bytes; few have less."""
+"""Bytes of a log for each bucket. A bucket has 2²¹ entries if records have 64 bytes; few are smaller."""
 _COLLECTOR_ENTRIES_MIN, _COLLECTOR_ENTRIES_MAX = 1 << 12, 1 << 23
-"""The most entries that a collector has, if its file splits are small or large: 128 MiB."""
+"""Bounds of a collector's capacity, in entries: for small file splits, and for large ones (128 MiB)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,8 @@ class KeyPlan:
 
     ``file_splits``: all offsets of the ``logs`` (ascending), log by log, whatever the query reads of them.
     The buckets of all logs are numbered one after another: log n has those from ``first_buckets[n]`` on,
-    below ``first_buckets[n + 1]``. ``hash_key``: of the keys' hashes, the same in all tasks."""
+    below ``first_buckets[n + 1]``. ``hash_key``: the key (two 64-bit numbers) of the keyed hash, the same in
+    all tasks."""
 
     logs: tuple[TopicPartition, ...]
     file_splits: tuple[FileSplit, ...]

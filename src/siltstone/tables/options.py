@@ -223,7 +223,8 @@ class PartitionSelection:
 class OffsetLimit:
     """The start or the end of a read: one value for ``every_partition``, or a value ``by_partition``.
 
-    A value is an offset (or ``EARLIEST``, ``LATEST``), or with ``is_time`` a time in ms."""
+    A value is an offset (``EARLIEST_TIMESTAMP``, -2, and ``LATEST_TIMESTAMP``, -1, stand for the log's start
+    and end), or with ``is_time`` a time in ms."""
 
     every_partition: int | None = None
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -39,7 +39,7 @@ _TYPES = {
 }
 _TIMESTAMP = "google.protobuf.Timestamp"
 _INDEXES_MAX = 64
-"""The most message indexes in Confluent's header: the last is of the message within those that nest it."""
+"""The most message indexes in Confluent's header, which are the path to a nested message: one a level."""
 Convert = Callable[[Any], object]
 """A value of the library as what ``pa.array`` takes."""
 

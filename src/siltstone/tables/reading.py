@@ -107,7 +107,7 @@ def record_schema(options: ReadOptions) -> pa.Schema:
 
 
 def raw_schema(options: ReadOptions) -> pa.Schema:
-    """The same, with keys and values as they are in the log."""
+    """The schema of ``table=records`` with keys and values as they are in the log: bytes."""
     return schema(
         options.columns,
         include_headers=options.include_headers,
@@ -321,6 +321,7 @@ def _windows_of_file_split(file_split: FileSplit, options: ReadOptions) -> Itera
 def may_have_records(file_split: FileSplit, batches: BatchHeaders) -> Flags:
     """Which batches may have records in the file split's offsets; control batches and empty ones have
     none."""
+    # A message set (v0, v1) has no control bit, and a compressed one has its last offset as base offset, too.
     is_message_set = batches["magic"] < 2
     may_have = ((batches["attributes"] & CONTROL_BIT) == 0) | is_message_set
     may_have &= batches["last_offset"] >= file_split.start
@@ -392,8 +393,9 @@ def _replanned(file_split: FileSplit, options: ReadOptions) -> Iterator[FileSpli
 # row of the file split in whose offsets it begins, so each is reported once.
 #
 # The work is proportional to the bytes of the file split, whatever they are. After each damage windows begin
-# small and double, so reading on costs no more than a multiple of what it finds. ``BatchSearch`` bounds what
-# the lengths cost that are in bytes which only look like headers; a row says where it left any unchecked.
+# small and double, so reading on costs no more than a multiple of what it finds. Bytes that only look like a
+# header may claim any length: ``BatchSearch`` bounds the checksums that this costs, and a row says if
+# positions were left unchecked.
 
 OUT_OF_ORDER = "its offsets are not between those of the batch before it and the batch after it"
 _SEARCH_BYTES = 4 << 20
@@ -401,7 +403,8 @@ _SEARCH_BYTES = 4 << 20
 _FIRST_SEARCH_BYTES = 4 << 10
 """The first window after damage."""
 _CHECKED_PER_BYTE = 16
-"""The limit of a search: checksums of this many times the bytes of the file split that were of no batch."""
+"""The limit of all searches of a file split: checksums that find no batch cover at most this many times the
+file split's bytes."""
 _BATCH_BYTES_MAX = 1 << 30
 """Bytes that look like the header of a larger batch are not taken for one."""
 
@@ -609,8 +612,8 @@ class BatchSearch:
 
     Bytes that look like a header can have any length in them, and only the checksum of that many bytes shows
     whether a batch begins there. ``_CHECKED_PER_BYTE`` limits what all searches of a file split check without
-    finding a batch. Positions with a larger length than is left of it are not checked: ``unchecked`` counts
-    those of the last search.
+    finding a batch. Positions whose length is over what is left of this limit are not checked: ``unchecked``
+    counts those of the last search.
     """
 
     def __init__(self, reader: files.Reader, file_split: FileSplit) -> None:

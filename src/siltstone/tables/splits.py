@@ -474,7 +474,7 @@ def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: in
         if head_bytes:
             yield replace(head, size=size)
         file_split = replace(tail, size=file_split.size - size)
-        if cuts_in_batch >= head_bytes > 0:  # which are those of the batch
+        if cuts_in_batch >= head_bytes > 0:  # ``head_bytes`` is then the size of the batch
             first = position_of_offset(
                 segment.reader, file_split.start, start=file_split.position, end=file_split.end_position
             )

@@ -95,8 +95,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """``path``: a log directory, or one partition's. ``topic`` None: each record's is in the column
-    ``topic``.
+    """The options of a write. ``path``: a log directory, or one partition's. ``topic`` None: the column
+    ``topic`` has that of each record.
 
     ``partitions``: the number of partitions of a topic that is created. ``compression``: the codec if the
     topic's ``compression.type`` is ``producer``; None: uncompressed then. ``batch_bytes``: the size of a

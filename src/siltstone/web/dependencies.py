@@ -1,7 +1,7 @@
-"""What a route gets: ``served: CurrentServed``.
+"""Dependencies (FastAPI's) that routes take as parameters, such as ``served: CurrentServed``.
 
-Its functions are ``async``, although they wait for nothing: FastAPI runs plain ones in a thread, one after
-the other, and the change of threads takes longer than they do.
+The functions are ``async``, although they wait for nothing: FastAPI runs plain functions in a thread, one
+after the other, and the switch of threads takes longer than they do.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from siltstone.web.guards import user_of
 
 
 def served_by(request: Request) -> Served:
-    """What this server serves."""
+    """The log directories that this server serves."""
     return cast(Served, request.app.state.served)
 
 
 async def served_of(request: Request) -> Served:
-    """The same, for FastAPI."""
+    """``served_by`` as a dependency."""
     return served_by(request)
 
 
 async def actor_of(request: Request) -> Actor:
-    """Who asks, for the audit log."""
+    """The user and the address that a request comes from, for the audit log."""
     user = user_of(request)
     return Actor(user=user.name, address=user.address, way="http")
 

@@ -41,6 +41,7 @@ _STATUSES: tuple[tuple[type[Exception], int, int], ...] = (
     (errors.LogError, 400, 40002),
     (errors.SiltstoneError, 400, 40002),
 )
+# Confluent's ``error_code`` of an HTTPException, by its status; any other has the status itself.
 _CODES = {401: 40101, 403: 40301, 429: 42901, 500: 50002, 503: 50003}
 
 

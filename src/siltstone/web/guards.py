@@ -50,8 +50,9 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What the guards go by. ``hosts``: names in lower case, without ports; ``read_only_reason``: why nothing
-    may be changed, None if it may. Then all jobs are dry runs, so cancelling one changes nothing."""
+    """The rules that the guards apply. ``hosts``: names in lower case, without ports. ``read_only_reason``:
+    why nothing may be changed, None if changes are allowed. If there is a reason, all jobs are dry runs, so
+    cancelling one changes nothing."""
 
     hosts: frozenset[str]
     identity: Identity = field(default_factory=Identity)
@@ -194,7 +195,7 @@ class Guards:
         async def bounded() -> Message:
             nonlocal received, is_whole
             try:
-                # Afterwards the end of the connection is waited for, as long as the response takes.
+                # After the whole body ``receive`` waits for the client to disconnect: that has no time limit.
                 async with asyncio.timeout(None if is_whole else until - time.monotonic()):
                     message = await receive()
             except TimeoutError:

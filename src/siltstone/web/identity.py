@@ -32,7 +32,7 @@ SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
 """The most memory that one password may take, and the size of a hash."""
 _SHA256 = re.compile("[0-9a-f]{64}")
 REMEMBERED_MAX = 256
-"""Passwords that were found right are remembered by a keyed hash, since scrypt takes 50 ms each time."""
+"""How many correct passwords are remembered at most, as keyed hashes, since scrypt takes 50 ms each time."""
 
 
 class Role(enum.IntEnum):
@@ -65,6 +65,8 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
+    """A user with a password. ``secret``: the password's hash as in the file, ``scrypt$…``."""
+
     role: Role
     secret: str
 
@@ -94,7 +96,12 @@ def _token_digest(secret: str, place: str) -> str:
 
 
 class Users:
-    """The users of a file: passwords and tokens."""
+    """The users of a file: passwords and tokens.
+
+    ``_right``: the roles of users whose password was correct, by a hash of name and password with ``_key``,
+    which ``_lock`` guards. ``_decoy``: the hash that is compared for a user who does not exist, so that the
+    time of the response does not tell whether a user exists.
+    """
 
     def __init__(self, text: str, source: str) -> None:
         """Parse the file. Raises UsageError."""
@@ -125,7 +132,7 @@ class Users:
 
     @staticmethod
     def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
-        """Raises ValueError."""
+        """(N, r, p, salt, hash) of a password's hash as in the file. Raises ValueError."""
         _, n, r, p, salt, digest = secret.split("$")
         cost, block, parallel = int(n), int(r), int(p)
         if not (1 < cost <= 1 << 18 and 0 < block <= 32 and 0 < parallel <= 16):
@@ -171,7 +178,8 @@ class Users:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How users are known: ``auth`` is none, basic or proxy."""
+    """How users are known: ``auth`` is none, basic or proxy. ``users``: for basic; ``trusted``: the networks
+    of trusted proxies, and ``role_of_group``: the roles of the groups that these name, for proxy."""
 
     auth: str = "none"
     users: Users | None = None

@@ -90,7 +90,7 @@ class TopicParameters(BaseModel):
     count: IntText = Field(default=PAGE_ROWS, ge=1, le=PAGE_MAX)
 
     def query(self) -> TopicQuery:
-        """As the catalogue takes it."""
+        """The query that ``commands.catalogue`` takes."""
         return TopicQuery(
             sort=self.sort,
             descending=self.descending,
@@ -110,7 +110,7 @@ class DecodingParameters(BaseModel):
     value_decoding: str = "auto"
 
     def decodings(self) -> tuple[Decoding, Decoding]:
-        """Of keys and of values, as browsing takes them. Raises UsageError."""
+        """The decodings of keys and of values, as ``commands.browsing`` takes them. Raises UsageError."""
         return check_decoding(self.key_decoding), check_decoding(self.value_decoding)
 
 
@@ -130,7 +130,7 @@ class _ChosenRecords(DecodingParameters):
     cursor: str | None = None
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises UsageError."""
+        """The query that ``commands.browsing`` takes. Raises UsageError."""
         of_keys, of_values = self.decodings()
         return RecordQuery(
             partitions=None if self.partition is None else tuple(self.partition),
@@ -155,7 +155,7 @@ class RecordParameters(_ChosenRecords):
     last: IntText | None = None
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises UsageError."""
+        """The query that ``commands.browsing`` takes. Raises UsageError."""
         return replace(super().query(), end_ms=self.until_ms, last=self.last)
 
 
@@ -167,7 +167,7 @@ class StreamParameters(_ChosenRecords):
     wait: BoolText = True
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises UsageError."""
+        """The query that ``commands.browsing`` takes. Raises UsageError."""
         return replace(super().query(), newest_first=False)
 
 
@@ -193,7 +193,7 @@ class RecordForm(ConsoleForm):
     cursor: str = ""
 
     def query(self) -> RecordQuery:
-        """As browsing takes it. Raises UsageError."""
+        """The query that ``commands.browsing`` takes. Raises UsageError."""
         searched = _bytes(self.contains or None)
         query = RecordQuery(
             partitions=(self._whole("partition"),) if self.partition else None,
@@ -246,11 +246,12 @@ class RecordForm(ConsoleForm):
         return (at - _EPOCH) // _MILLISECOND
 
     def tail_query(self) -> RecordQuery:
-        """As following takes it, which begins with the next record: without a position. Raises UsageError."""
+        """The query that follows new records: of the log, and without a position, since it begins with the
+        next record. Raises UsageError."""
         return self.model_copy(update={"position": "start", "view": "log"}).query()
 
     def api_parameters(self) -> dict[str, object]:
-        """The query string that asks the REST API for the same, as far as it can. Raises UsageError."""
+        """The query parameters that ask the REST API for the same, as far as it can. Raises UsageError."""
         query, searched = self.query(), self.contains
         return {
             "partition": self.partition,

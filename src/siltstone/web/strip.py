@@ -34,7 +34,8 @@ _LEAST = 0.2
 """The width of the smallest box: an empty segment is seen, too."""
 _GHOST_TOP, _GHOST_HEIGHT = _TOP + _BAR + 1, 5
 _LETTER = 0.8
-"""The width of a letter of a label, in a window of 800 pixels: in narrower ones there are none."""
+"""The width of a letter of a label, in percent of a strip in a window of 800 pixels. (The style sheet hides
+labels in windows below 700 pixels.)"""
 Scale = Literal["bytes", "offsets"]
 _BOX = Markup('<rect class="{}" x="{:.2f}%" y="{}" width="{:.2f}%" height="{}"><title>{}</title></rect>')
 _LINE = Markup('<line class="mark" x1="{0:.2f}%" x2="{0:.2f}%" y1="{1}" y2="{2}"/>')
@@ -80,7 +81,7 @@ def _boxes(segments: Sequence[SegmentRow], scale: Scale) -> list[_Box]:
     lefts = accumulate(widths, initial=0.0)
     return [
         _Box(segments=group, left=left, width=width)
-        for group, left, width in zip(groups, lefts, widths, strict=False)
+        for group, left, width in zip(groups, lefts, widths, strict=False)  # the last left is the strip's end
     ]
 
 

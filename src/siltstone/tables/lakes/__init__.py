@@ -15,5 +15,5 @@
 
 A commit has the files and the offsets together, and is made only if the table still has the version that the
 export began with. So a repeated export finds nothing new, a killed one leaves files that no version has, and
-of two at one time the second fails.
+of two exports at the same time the one that commits second fails.
 """

@@ -144,7 +144,7 @@ def _by_bucket(plan: LakePlan, batches: list[pa.RecordBatch]) -> Iterator[tuple[
     order = np.argsort(targets, kind="stable")
     rows = pa.Table.from_batches(batches).take(pa.array(order)).combine_chunks()
     ordered = targets[order]
-    edges = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()
+    edges = np.flatnonzero(np.diff(ordered, prepend=-1)).tolist()  # the first row of each target
     for start, end in zip(edges, [*edges[1:], len(ordered)], strict=True):
         for batch in rows.slice(start, end - start).to_batches():
             yield int(ordered[start]), batch
@@ -233,8 +233,7 @@ class WrittenBucket:
 def merge_bucket(plan: LakePlan, target: int, batches: list[pa.RecordBatch]) -> WrittenBucket:
     """Write the new file of a bucket, unless its rows do not change.
 
-    ``batches``: the bucket's new rows, with tombstones. Raises
-    UndecodableValueError, OSError."""
+    ``batches``: the bucket's new rows, with tombstones. Raises UndecodableValueError, OSError."""
     partition, bucket = plan.bucket_at(target)
     # Each batch is of one split, and splits have different ranges of offsets.
     rows = pa.Table.from_batches(sorted(batches, key=lambda batch: batch.column("offset")[0].as_py()))

@@ -193,8 +193,8 @@ class DeltaLake:
             raise other_commit_error(self.root) from None
 
     def _has_own(self, version: int, nonce: str) -> bool:
-        """Is this version the commit that has just failed? If the store made it and the response was lost, it
-        refuses the client's second attempt. Raises OSError."""
+        """Is this version the commit that seems to have failed? If the store made it and the response was
+        lost, it refuses the client's second attempt. Raises OSError."""
         if not files.is_object(self.root):
             return False
         return nonce.encode() in files.read_bytes(self.root / "_delta_log" / f"{version:020}.json")

@@ -1,4 +1,4 @@
-"""Carries an export into a table out, in this process; ``spark.export`` runs the same steps in tasks.
+"""Carries out an export into a table, in this process; ``spark.export`` runs the same steps in tasks.
 
 ::
 
@@ -31,7 +31,8 @@ from siltstone.tables.table import plan, read_split
 
 
 def begin(lake: LakePlan) -> None:
-    """Make the folder of data files. Raises OSError, also for a store where two exports could both commit."""
+    """Make the folder of data files. A store has no folders; there a trial object shows whether it refuses to
+    put a key twice. Raises OSError, also if it does not: two exports could then both commit."""
     folder = Path(lake.root) / DATA
     if not files.is_object(folder):
         return files.make_directory(folder, parents=True)
@@ -42,7 +43,7 @@ def begin(lake: LakePlan) -> None:
 
 
 def append_split(lake: LakePlan, number: int, split: TaskSplit) -> ExportedFile | None:
-    """``view=log``: write the rows of a split into a file; None, and no file, if there are none.
+    """``view=log``: write the rows of a split into a file; None, and no file, if it has no rows.
 
     Raises what ``read_split`` raises, OSError."""
     assert lake.options is not None

@@ -7,8 +7,9 @@
     metadata/*.avro                  manifests
 
 This is the layout of Iceberg's ``HadoopTables`` and ``HadoopCatalog``: Spark opens the table by its path,
-DuckDB by ``iceberg_scan``, pyiceberg by ``StaticTable.from_metadata``, Polars by ``scan_iceberg``. The link
-that makes the version's file is the commit: of two exports only one can make it.
+DuckDB by ``iceberg_scan``, pyiceberg by ``StaticTable.from_metadata``, Polars by ``scan_iceberg``. The hard
+link that creates the version's file (in a store, the conditional put) is the commit: of two exports only one
+can create it.
 
 The progress of the logs is in the summary of each snapshot that an export made. An export takes it from the
 newest of these among the current snapshot and its ancestors, so a rollback of the table takes the progress
@@ -271,7 +272,7 @@ def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
     spec = PartitionSpec()
     if shape.buckets:
         key = "keyBytes" if "keyBytes" in shape.columns.names else "key"
-        spec = PartitionSpec(
+        spec = PartitionSpec(  # Iceberg's ids of partition fields begin at 1000
             PartitionField(
                 schema.find_field("partition").field_id, 1000, IdentityTransform(), name="partition"
             ),

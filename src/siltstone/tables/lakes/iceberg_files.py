@@ -33,6 +33,8 @@ class StoreFiles(FileIO):
 
 
 class _Stored(InputFile, OutputFile):
+    """One object, to be read or put."""
+
     def __len__(self) -> int:
         return files.stat(self.location).size
 
@@ -54,7 +56,7 @@ class _Stored(InputFile, OutputFile):
 
 
 class _Upload(io.BytesIO):
-    """Put when it is closed, unless an error ended its block."""
+    """The bytes of an object: put when the stream is closed, unless an error ended its block."""
 
     def __init__(self, location: str) -> None:
         super().__init__()
@@ -75,4 +77,5 @@ class _Upload(io.BytesIO):
         super().close()
 
     def __del__(self) -> None:
+        # The destructor of other streams calls ``close``, which here would put an incomplete object.
         self._location = None

@@ -139,6 +139,7 @@ def plan_export(
     }
     topic_ids = {log_export.progress.topic_id for log_export in log_exports.values()} - {0}
     stale = {number for number in numbers if log_exports[number].is_read_again}
+    # Partitions of the table that are not exported now keep their rows, unless these are of an earlier topic.
     stale |= {number for number in others if number not in old or _is_other(old[number].topic_id, topic_ids)}
     by_bucket: dict[tuple[int, int], tuple[DataFile, ...]] = {}
     for file in files:
@@ -160,9 +161,9 @@ def plan_export(
         compared=frozenset(number for number in numbers if log_exports[number].is_compared),
         stale=frozenset(stale) if shape.buckets or mode == "overwrite" else frozenset(),
         progress={
-            at: log_export.progress
-            for at, log_export in log_exports.items()
-            if log_export.progress != old.get(at)
+            number: log_export.progress
+            for number, log_export in log_exports.items()
+            if log_export.progress != old.get(number)
         },
         replaces_all=mode == "overwrite",
         size=sum(_new_bytes(log, log_exports[at.partition]) for at, log in logs.items()),

@@ -25,8 +25,8 @@ BUCKET_COLUMN = "bucket"
 class LogProgress:
     """How far a log is in the table: ``end``, the first offset that it does not have.
 
-    ``topic_id``: 63 bits of the topic's id, 0 without one; ``start``: the log start offset then;
-    ``leader_epoch``: of the record before ``end``, -1 if it is not known.
+    ``topic_id``: 63 bits of the topic's id, 0 without one; ``start``: the log start offset at that export, 0
+    in a table of all records; ``leader_epoch``: of the record before ``end``, -1 if it is not known.
     """
 
     topic_id: int
@@ -112,6 +112,7 @@ class LakeTable(Protocol):
 
 
 _FOOTER_BYTES = 64 << 10
+"""How much of an object's end is fetched first: most footers fit."""
 
 
 def read_footer(path: Path, size: int) -> pq.FileMetaData:
@@ -127,7 +128,7 @@ def read_footer(path: Path, size: int) -> pq.FileMetaData:
 
 
 def other_commit_error(root: Path) -> TableChangedError:
-    """The error of an export that another one was faster than."""
+    """The error of an export that cannot commit, since another writer has committed since it began."""
     return TableChangedError("another export or writer has committed to the table meanwhile", path=root)
 
 

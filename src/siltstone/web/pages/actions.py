@@ -40,8 +40,8 @@ def _answer(target: str, act: Callable[[], object], again: Callable[..., Respons
 
 
 class NewSetting(ConsoleForm):
-    """One setting of a topic: its value, or its default. ``tag``: as the topic was read; ``typed``: its name,
-    where the change may delete data."""
+    """One setting of a topic: its value, or its default. ``tag``: the topic's ETag when the form was made;
+    ``typed``: the topic's name, which confirms a change that may delete data."""
 
     name: str
     value: str = ""
@@ -132,7 +132,7 @@ def find_latest_records(
 def delete(
     request: Request, served: CurrentServed, by: CurrentActor, topic: str, typed: Text = "", tag: Text = ""
 ) -> Response:
-    """Delete the topic, as it was read."""
+    """Delete the topic, unless it has changed since its page was made."""
 
     def act() -> None:
         refuse_unconfirmed(typed, topic)

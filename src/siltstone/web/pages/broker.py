@@ -38,8 +38,8 @@ COLUMNS: tuple[Column[BrokerRow], ...] = (
 
 
 class BrokerParameters(ListParameters):
-    """``name``: the setting whose form is shown, with ``value`` in it; ``changed``: only those that are
-    set."""
+    """The query of the page. ``name``: the setting whose form is shown, with ``value`` in it; ``changed``:
+    list only settings that are set."""
 
     count: int = 500
     name: str = ""
@@ -128,7 +128,7 @@ def save(
 
 @router.post("/restart", dependencies=[ADMIN])
 def restart(request: Request, served: CurrentServed, by: CurrentActor) -> Response:
-    """Close the directories in order, read the file and open them again. The page waits for that."""
+    """Shut the directories down cleanly, read the file and open them again. The page waits for that."""
     try:
         broker_settings.restart(served, by)
     except (SiltstoneError, OSError) as error:

@@ -1,5 +1,5 @@
-"""Pages that follow from the catalogue, the request and some facts are rendered once for all tabs: the
-overview, the topics, a topic's segments, the queue.
+"""A cache of pages that follow from the catalogue, the request and some facts: the overview, the topics, a
+topic's segments, the queue. Such a page is rendered once for all browser tabs.
 
 ::
 
@@ -32,6 +32,8 @@ CACHED_PAGES_MAX = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CachedPage:
+    """A page's HTML and its ETag (``tag``), and what it was made from."""
+
     catalogue: weakref.ref[Catalogue]
     facts: object
     html: str

@@ -1,4 +1,5 @@
-"""What does the same as a form: a command for elsewhere, and a ``curl`` line to this server."""
+"""The command lines below a form that do the same: a ``siltstone`` command on the directories, which needs
+their lock for a change, so that the server has to be stopped; and a ``curl`` request to this server."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def cluster_url(served: Served, *parts: object) -> str:
 
 
 def produce_command(served: Served, topic: str, record: ProducerRecord) -> str | None:
-    """A command line that appends the record. None if none does: for a header that is no text or has = in its
-    name, a tombstone of an empty key, a record with every byte."""
+    """A command line that appends the record. None if no command does: for a header that is no text or has =
+    in its name, a tombstone of an empty key, bytes in which no two byte values are unused."""
     words = ["produce", "--topic", topic]
     words += [] if record.partition is None else [f"--partition={record.partition}"]
     words += ["--null"] if record.value is None else []
@@ -68,8 +69,8 @@ def produce_command(served: Served, topic: str, record: ProducerRecord) -> str |
 
 
 def _produce_bytes(served: Served, record: ProducerRecord, words: Sequence[str]) -> str | None:
-    """``words`` with the record in base64. Bytes that are not in it separate its key from its value, and
-    would end it."""
+    """``words`` with the record in base64. Of two byte values that the record does not have, one separates
+    key and value, and the other is the delimiter after the record."""
     content = record.value or b""
     unused = sorted(set(range(256)).difference(record.key or b"", content))
     if len(unused) < 2:

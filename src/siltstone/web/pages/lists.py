@@ -43,7 +43,7 @@ class ListParameters(BaseModel):
     format: Format = ""
 
     def query(self) -> ListQuery:
-        """As lists take it."""
+        """The query that ``commands.listing`` takes."""
         return ListQuery(
             sort=self.sort,
             descending=self.descending,

@@ -29,6 +29,7 @@ from siltstone.web.pages.rendering import path, refusal_to_cancel
 
 router = APIRouter(prefix="/ui")
 Committed = tuple[ConsumerGroup, GroupOffset]
+"""A group, and the offset that it has committed of one partition."""
 GROUPS: tuple[Column[Committed], ...] = (
     Column(name="group", title="group", value=lambda row: row[0].name),
     Column(name="type", title="type", value=lambda row: row[0].type),
@@ -84,7 +85,8 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
 
 
 def job_sentence(job: BackgroundJob) -> str:
-    """What a job has come to in its own words, and what to click where these name a command."""
+    """The result of a job in its own sentence, which says what to click where a command's says what to
+    run."""
     sentence = job.result.get("sentence", "") if isinstance(job.result, Mapping) else ""
     clicks = {
         ERASE_KEY: "erase the key again on the topic's page (Erase a key)",
@@ -118,7 +120,7 @@ def value_words(value: object) -> str:
     if fingerprint is not None:
         return f"SHA-256 {fingerprint.sha256} with the salt {fingerprint.salt}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {value_words(each)}" for name, each in value.items())
+        return ", ".join(f"{name} {value_words(part)}" for name, part in value.items())
     if isinstance(value, list):
         return ", ".join(map(value_words, value))
     return "none" if value is None else str(value)

@@ -234,7 +234,7 @@ def _confirm(form: ActionForm) -> None:
 def alter(
     request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
 ) -> Response:
-    """Change one setting of each topic, as it was read."""
+    """Change one setting of each topic that has not changed since the page was made."""
     try:
         if form.name in DELETING_SETTINGS:
             _confirm(form)
@@ -268,7 +268,7 @@ def clean(
 def delete(
     request: Request, served: CurrentServed, by: CurrentActor, form: Annotated[ActionForm, Form()]
 ) -> Response:
-    """Delete each topic, as it was read."""
+    """Delete each topic that has not changed since the page was made."""
     try:
         _confirm(form)
     except SiltstoneError as error:

@@ -40,7 +40,7 @@ class Listed(Protocol):
     """A row of a list."""
 
     def to_json(self) -> Mapping[str, object]:
-        """One object."""
+        """The row as a JSON object."""
 
 
 def _page(name: str, rows: Iterable[Listed], total: int, start: int) -> JsonObject:

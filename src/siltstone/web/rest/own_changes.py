@@ -1,7 +1,7 @@
 """The POST and DELETE requests of Siltstone's own REST API (beside Confluent's), below ``/api/v1``: changes
 of settings of many topics; jobs that clean, explain or empty a topic, erase keys or find the last record of
-each key, and the end of a job; partitions that the cleaner tries again, pauses or resumes; the restart of the
-broker.
+each key, and the cancelling of a job; partitions that the cleaner tries again, pauses or resumes; the restart
+of the broker.
 
 A change of settings needs the ETag that was read, so that it overwrites no other's change: without
 ``If-Match``, or ``if_match`` of each topic, it is refused with 428.
@@ -75,7 +75,8 @@ class KeyErasureRequest(Body):
 def alter_topics(
     served: CurrentServed, by: CurrentActor, new: TopicAlterations, if_match: IfMatch = None
 ) -> JsonObject:
-    """Set and remove settings of several topics, as they were read; the outcome of each."""
+    """Set and remove settings of several topics, each only if it still has the ETag that was read; the
+    outcome of each."""
     if any((change.if_match or if_match) is None for change in new.topics):
         raise HTTPException(428, "say what was read: if_match of each topic, or the header If-Match")
     return {"topics": [_altered(served, by, change, if_match, new.validate_only) for change in new.topics]}

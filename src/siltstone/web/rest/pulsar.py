@@ -1,7 +1,7 @@
 """Pulsar's administration of compaction: below ``/admin/v2/persistent/{tenant}/{namespace}/{topic}``.
 
-Errors are ``{"reason"}``. A name ends with ``-partition-N`` for one partition; of all partitions together
-there is one response where Pulsar has 404.
+Errors are ``{"reason"}``. A name ends with ``-partition-N`` for one partition; without it, it stands for all
+partitions together, for which Pulsar responds with 404.
 """
 
 from __future__ import annotations

@@ -10,18 +10,18 @@ document.addEventListener("htmx:before:request", (event) => {
 });
 // When a part of the page was replaced, the focus is on the same link, button or field again, and what was open or scrolled still is.
 const states = [["details", "open"], [".scroll", "scrollLeft"]], all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
-const same = (one) => [one.tagName, one.getAttribute("href"), one.form?.getAttribute("action"), one.name, one.value, one.ariaLabel, one.matches("button, summary") && one.textContent].join();
-const likes = (one) => all(one.localName).filter((each) => same(each) === same(one));
+const identity = (one) => [one.tagName, one.getAttribute("href"), one.form?.getAttribute("action"), one.name, one.value, one.ariaLabel, one.matches("button, summary") && one.textContent].join();
+const alike = (one) => all(one.localName).filter((other) => identity(other) === identity(one));
 let focused = null, place = 0, kept = [[], []];
 document.addEventListener("htmx:before:swap", () => {
   const active = document.activeElement;
   focused = active && active.closest("#live") ? active : null;
-  place = focused ? likes(focused).indexOf(focused) : 0;
+  place = focused ? alike(focused).indexOf(focused) : 0;
   kept = states.map(([selector, name]) => all(selector).map((element) => element[name]));
 });
 document.addEventListener("htmx:after:swap", () => {
   states.forEach(([selector, name], at) => all(selector).forEach((element, index) => { if (index in kept[at]) element[name] = kept[at][index]; }));
-  if (focused) likes(focused)[place]?.focus({ preventScroll: true });
+  if (focused) alike(focused)[place]?.focus({ preventScroll: true });
   begin();
 });
 function connection(isLost) {
@@ -45,7 +45,7 @@ setInterval(ages, 10000);
 // New records as they come: rows of HTML from the server, the newest first, at most ROWS_MAX of them.
 function follow(button) {
   const status = document.getElementById("tail-status"), body = document.querySelector("table.records tbody");
-  const told = () => `${count} new record${count === 1 ? "" : "s"}.${gap && ` Others were deleted before they could be shown: ${gap}.`}`;
+  const summary = () => `${count} new record${count === 1 ? "" : "s"}.${gap && ` Others were deleted before they could be shown: ${gap}.`}`;
   let source = null, count = 0, gap = "";
   const stop = (why) => {
     if (source) source.close();
@@ -55,7 +55,7 @@ function follow(button) {
   };
   button.hidden = false;
   button.addEventListener("click", () => {
-    if (source) return stop(`Stopped after ${told()}`);
+    if (source) return stop(`Stopped after ${summary()}`);
     [count, gap] = [0, ""];
     source = new EventSource(button.dataset.tail);
     button.textContent = "Stop";
@@ -67,11 +67,11 @@ function follow(button) {
       ages();
       count += body.childElementCount - before;
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
-      status.textContent = `Following: ${told()}`;
+      status.textContent = `Following: ${summary()}`;
     });
     source.addEventListener("gap", (event) => {
       gap = event.data;
-      status.textContent = `Following: ${told()}`;
+      status.textContent = `Following: ${summary()}`;
     });
     source.addEventListener("end", (event) => stop(event.data));
     source.addEventListener("error", () => stop("Not connected: the server is gone, or too many follow already. Try again."));

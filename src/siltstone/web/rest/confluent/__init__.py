@@ -1,4 +1,5 @@
-"""Confluent's REST API for Kafka, version 3, the part of it that logs have: below ``/v3`` and ``/kafka/v3``.
+"""Confluent's REST API for Kafka, version 3, as far as it applies to this server: below ``/v3`` and
+``/kafka/v3``.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Clusters, brokers, and the ACLs that there are none of."""
+"""Clusters and brokers; requests for ACLs are refused, since this server has none."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ class RestartPending(Body):
     restart_pending: list[str]
 
 
+# Of a route that changes settings of the broker: 204, or 200 if a change waits for a restart.
 _WAITS: Any = {"status_code": 204, "responses": {200: {"model": RestartPending}}}
 
 
@@ -140,6 +141,7 @@ def _topic_document(cluster: Cluster, topic: str, entry: clusters.ConfigEntry) -
 @router.get(f"{TOPICS}/-/configs", dependencies=[VIEWER], response_model=ResourceList)
 def list_all_topic_configs(cluster: NamedCluster, page: Page) -> JsonObject:
     """The settings of all topics."""
+    # The keys below come topic by topic, so the settings of one topic are cached.
     entries = lru_cache(maxsize=1)(partial(clusters.topic_entries, cluster.served))
 
     def document(key: tuple[str, str]) -> JsonObject:

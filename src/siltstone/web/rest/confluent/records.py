@@ -89,7 +89,7 @@ class _RefusedError(Exception):
 
 
 def _bytes_of(part: ProduceRequestData | None, what: str) -> bytes | None:
-    """The bytes of a key or a value; ``what``: which of both, for errors. Raises _RefusedError."""
+    """The bytes of a key or a value; ``what``: which of the two, for errors. Raises _RefusedError."""
     if part is None:
         return None
     is_null = part.type is None and part.data is None
@@ -105,7 +105,7 @@ def _bytes_of(part: ProduceRequestData | None, what: str) -> bytes | None:
 
 
 def _json(data: Any, what: str) -> bytes:
-    """``data`` as JSON, which has no NaN and no infinity: Python's parser also makes one of ``1e400``."""
+    """``data`` as JSON. JSON has no NaN and no infinity; Python's parser makes an infinity of ``1e400``."""
     try:
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (ValueError, RecursionError) as error:

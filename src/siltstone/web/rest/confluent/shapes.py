@@ -156,6 +156,7 @@ def listing(
 
 
 def _comparable(key: Key) -> Any:
+    """The key as lists have it: a tuple comes back from the token's JSON as a list."""
     return tuple(key) if isinstance(key, list) else key
 
 
