@@ -106,7 +106,7 @@ def test_what_is_wrong_for_every_broker_is_refused_before_one_is_touched(root: R
         ("--config needs --topic", "--topic", {"topics": []}),
         ("neither --in-place", "--dry-run", {"in_place": False}),
         ("--brokers-at-once 0", "number", {"at_once": 0}),
-        ("inside", "another path", {"keep_originals": root.folder / "broker2" / "keep"}),
+        ("no broker would start", "another path", {"keep_originals": root.folder / "broker2" / "keep"}),
         ("--report", "new path", {"report": root.folder}),
         ("is not a directory", "create it", {"report": tmp_path / "missing" / "audits"}),
         ("--broker-config", "can be read", {"broker_config": tmp_path / "server.properties"}),

@@ -136,7 +136,7 @@ class Fake:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Seconds that pass only while one waits; the slots follow."""
+    """Seconds that pass only while ``executors`` waits, not for other threads; the slots follow."""
     now = [0.0]
 
     def slots(session: Any) -> int:
@@ -144,8 +144,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
         return int(session.slots[min(session.asked, len(session.slots)) - 1])
 
     monkeypatch.setattr(executors, "task_slots", slots)
-    monkeypatch.setattr(executors.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(executors.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(executors, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     yield now
 
 
