@@ -108,6 +108,17 @@ def test_every_plot_is_well_formed_xml_with_a_title(golden: Path, tmp_path: Path
                 assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
 
 
+def test_the_bar_of_a_hot_key_shows_what_is_kept_of_all_its_records(hostile: Explanation) -> None:
+    (log,), text = hostile.logs, page(hostile)
+    (plot,) = re.findall(r"<svg[^>]*records of the hottest keys.*?</svg>", text, re.DOTALL)
+    widths = [float(box.get("width", "0")) for box in ElementTree.fromstring(plot).iter("rect")]
+    keys = log.keys.hottest_keys
+    kept = [(key.records - key.superseded) / key.records for key in keys]
+    assert min(kept) < 0.5 and [
+        part / whole for whole, part in zip(widths[::2], widths[1::2], strict=True)
+    ] == pytest.approx(kept, abs=0.02)
+
+
 def test_masked_keys_are_not_on_the_page(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "tombstones", tmp_path / "logs")
     assert "key-00" not in page(explain_all(staged))

@@ -1,4 +1,5 @@
-"""Gives ids to idempotent producers, no id twice (Kafka's ``ProducerIdControlManager``).
+"""Gives ids to idempotent producers, no id twice (Kafka's ``ProducerIdManager``, and the blocks of
+``ProducerIdControlManager``).
 
 Ids are given from blocks of 1,000. Before the first id of a block is given, the end of the block is written
 to ``siltstone-broker.json`` in the root of every log directory, durably. So a process that starts later gives
@@ -9,11 +10,11 @@ none of the block again; what is left of it when the process ends is lost::
 The first block of a process begins at the largest of
 
 1. ``next_producer_id`` in the files: they differ if a directory was offline when a block was written;
-2. the end of the ids that the broker gave as a Kafka, by its metadata log;
-3. the largest producer id in the logs, plus one. Ids more than ``_SKIPPED`` above 1 and 2 do not count (if
-   both are missing, or a file is damaged: those from half of ``PRODUCER_ID_END`` on): a client may have made
-   them up, and one batch with such an id would use up all ids. They count for a later process, once given
-   ids have come near them.
+2. ``nextProducerId`` of the metadata log, if a Kafka has run on these directories;
+3. the largest producer id in the logs, plus one. A client may have made up an id, and one batch with a huge
+   one would use up all ids. So an id in a log counts only if it is less than ``_SKIPPED`` above the larger
+   of the others; if there are none, or a file is damaged, only below half of ``PRODUCER_ID_END``. An id that
+   does not count today counts once the ids that were given have come near it.
 
 If a file is damaged, blocks may have been given that neither another file nor a log shows. Then the first
 block begins ``_SKIPPED`` ids later.
@@ -41,12 +42,12 @@ BLOCK = 1000
 """Ids of a block, as in Kafka (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
 PRODUCER_ID_END = 1 << 62
 """Ids from this one on are never given, and do not count if a log has them."""
-_UNBOUNDED_END = PRODUCER_ID_END // 2
+_END_IN_LOGS = PRODUCER_ID_END // 2
 """The end of the ids in logs that count if a file is damaged, or if neither a file nor the metadata log says
 which ids were given."""
 _SKIPPED = 1 << 40
-"""The number of ids that are skipped if a file is damaged: those that a broker gives in three years, with a
-million blocks a day."""
+"""The number of ids that are skipped if a file is damaged, and by which an id in a log may exceed those that
+were given: as many as a broker gives in three years, with a million blocks a day."""
 _FILE_BYTES_MAX = 1 << 16
 _logger = logging.getLogger("siltstone")
 
@@ -80,7 +81,7 @@ def first_free_id(known: int, largest_in_logs: Callable[[int], int], *, is_damag
     argument, -1 if there is none; ``is_damaged``: is a file damaged, so that it may have said more?"""
     below = known + _SKIPPED
     if is_damaged or not known:
-        below = max(below, _UNBOUNDED_END)
+        below = max(below, _END_IN_LOGS)
     first = max(known, largest_in_logs(min(below, PRODUCER_ID_END)) + 1)
     return first + _SKIPPED if is_damaged else first
 

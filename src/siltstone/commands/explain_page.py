@@ -1,4 +1,5 @@
-"""An explanation as one self-contained page with plots: nothing loaded from elsewhere, every text escaped.
+"""What ``siltstone explain`` finds out about a cleaning, as one self-contained page with plots: it loads
+nothing from elsewhere, and escapes every text.
 
 If a text were not escaped, a key that looks like markup would still do nothing: the page's content security
 policy forbids scripts. The page is ``explain.html`` beside this file, a template of Jinja; needs
@@ -26,8 +27,8 @@ COLOURS = {
     "written": "#a9c2ea",
     "reclaimable": "#e07b39",
 }
-"""By name, the same in every plot: of kept records, of each reason of a discard, and of the series of
-``over_time`` and ``bars``."""
+"""By name, the same in every plot: of what is kept, of each reason of a discard, of the bytes written, and of
+those that a cleaning could reclaim."""
 OTHER = "#8a8f98"
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 """Margins of the plot over time, in units of the drawing."""
@@ -101,14 +102,14 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
-    """A row with two bars for each (label, whole, part, caption), ``part`` drawn over ``whole``; at most some
-    dozens of rows."""
+    """A row with two bars for each (label, whole, kept, caption), what is kept drawn over the whole; at most
+    some dozens of rows."""
     maximum = max((whole for _, whole, _, _ in rows), default=0)
     shapes = []
-    for number, (label, whole, part, caption) in enumerate(rows if maximum > 0 else ()):
+    for number, (label, whole, kept, caption) in enumerate(rows if maximum > 0 else ()):
         y, scale = number * _ROW, (WIDTH - _LABELS - _CAPTIONS) / maximum
         shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
-        for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], part)):
+        for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], kept)):
             width = max(value * scale, 0.5 if value else 0)
             shapes.append(_rect(colour, f"{label}: {caption}", x=_LABELS, y=y + 3, width=width, height=14))
         shapes.append(_text(caption, "start", x=_LABELS + whole * scale + 6, y=y + 14))
@@ -182,7 +183,12 @@ def _plots_of(log: LogExplanation) -> dict[str, str]:
         for group in outcome.groups[:GROUPS_DRAWN_MAX]
     ]
     hottest = [
-        (f"{key.key} ({key.key_size} B)", key.records, key.superseded, counted(key.records, "record"))
+        (
+            f"{key.key} ({key.key_size} B)",
+            key.records,
+            key.records - key.superseded,
+            counted(key.records, "record"),
+        )
         for key in log.keys.hottest_keys
     ]
     return {

@@ -51,7 +51,7 @@ class _Field(NamedTuple):
 
     ``type``: the letter of a number or bool in Python's ``struct`` (b int8, h int16, H uint16, i int32,
     q int64, d float64, ? bool), ``string``, ``bytes``, ``uuid``, one of these in brackets for an array of
-    them, for an array of structures the fields of these, or a ``_Nullable`` structure.
+    them, a tuple of fields for an array of structures, or a ``_Nullable`` structure.
     """
 
     name: str

@@ -8,8 +8,8 @@
 
 Each poll takes the log's newest view, so the reader also returns what was appended since, and is not
 disturbed when segments are rolled, swapped or deleted. It skips records below the start offset, control
-records and, with read_committed, records of aborted transactions. If a batch does not fit into the buffer,
-the buffer is doubled until it does. A damaged batch raises an error, after all batches before it were
+records and, with read_committed, records of aborted transactions. A batch that is larger than a read
+makes the later reads as large. A damaged batch raises an error, after all batches before it were
 returned.
 """
 
@@ -118,8 +118,8 @@ class Record:
 
 
 class _LastRead(NamedTuple):
-    """The last read. It ended at ``offset``, where the ``open_producers`` (ids) had an open transaction that
-    no transaction index names: the next read needs them to check markers."""
+    """The last read. It ended at ``offset``, within transactions of the ``open_producers`` (ids) that no
+    transaction index lists as aborted: their markers, which the next read meets, must be COMMIT."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
@@ -305,8 +305,8 @@ class LogReader(RecordReader):
         visible = ((batches["attributes"] & CONTROL_BIT) == 0) | (batches["magic"] < 2) | self.control_records
         visible &= batches["last_offset"] >= self.offset
         visible &= batches["count"] != 0
-        # The open transactions of the last read count only in the same view or the same segment. In a new
-        # segment of another view, a cleaning may have removed the marker that ended one of them.
+        # The transactions in which the last read ended count only in the same view or the same segment. In a
+        # new segment of another view, a cleaning may have removed the marker of one of them.
         last = self._last_read
         is_continuation = last.view is fetched.view or last.segment is fetched.segment
         open_producers = last.open_producers if is_continuation and last.offset == self.offset else ()

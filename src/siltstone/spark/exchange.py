@@ -12,8 +12,8 @@ stage::
     FOLDER/STAGE.WORKER         a mark: this worker has finished this stage
     FOLDER/claimed.STAGE.NUMBER a mark: a worker has claimed this piece of work of the stage for itself
     FOLDER/failed               a mark: a worker aborted, so the others stop waiting
-    FOLDER/read.WORKER          how many bytes the worker has read, a number appended twice a second: for
-                                progress, and as a sign of life
+    FOLDER/read.WORKER          how many bytes of files the worker has read, a number appended twice a second:
+                                for progress, and as a sign of life
 
 A row in a file::
 
@@ -74,17 +74,18 @@ to load Siltstone before its worker begins."""
 
 
 def entries_row(blob: EntryBlob, target: int | None = None) -> Row:
-    """A row with a blob of key entries, for the task of its bucket, or for ``target``."""
+    """A row with a blob of key entries, for the task of its bucket, or for ``target``: ALL tasks, or a number
+    that is the bucket modulo the number of buckets, from which ``entries_of`` reads the bucket again."""
     kind = DIRTY if blob.is_dirty else CLEAN
     receiver = blob.bucket if target is None else target
     return array_row(kind, receiver, blob.entries, base_offset=blob.base_offset)
 
 
 def entries_of(row: Row, buckets: int, words: int = PACKED_WORDS) -> EntryBlob:
-    """The blob of a row that ``entries_row`` made; ``words``: 64-bit words of an entry. Raises ValueError if
-    the blob's size does not fit the row's count."""
+    """The blob of a row that ``entries_row`` made. ``buckets``: how many the keys are cut into; ``words``:
+    64-bit words of an entry. Raises ValueError if the blob's size does not fit the row's count."""
     return EntryBlob(
-        bucket=row.target % buckets,  # 0 for a row to ``ALL`` (-1), whose receivers have one bucket
+        bucket=row.target % buckets,  # of a row to ``ALL`` (-1) 0, since its receivers have one bucket only
         is_dirty=row.kind == DIRTY,
         base_offset=row.base_offset,
         entries=row.array(np.uint64, words),
@@ -97,8 +98,9 @@ class Stage:
 
     Rows that are sent to this stage go to its task ``target % tasks``. A task of the first stage gets one row
     with its number, as from ``spark.range``. With ``needs_claim``, each task calls
-    ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n. A job
-    that runs with shuffles has no claims.
+    ``function(*arguments, claim, batches)``: ``claim(n)`` is True for exactly one worker for each n, so a
+    task may take work that was meant for a slower one. Only an exchange stage has claims: a job that may run
+    with shuffles has no such stage.
     """
 
     function: Callable[..., Iterator[pa.RecordBatch]]

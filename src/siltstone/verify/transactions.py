@@ -1,9 +1,10 @@
 """The check of transactions: which batches were aborted, and which markers may be discarded.
 
-A transaction is *empty* if its producer has no data batch between the marker before and this transaction's
-marker. A batch without records counts as data. Within a span (``checking``) that is known for all markers but
-the first one of each producer: its transaction may have data in the spans below. These markers are
-*unresolved*; ``check_unresolved_markers`` checks them when all spans were compared.
+BEFORE and AFTER are the log before and after a cleaning. A transaction *has data* if BEFORE has a data batch
+of its producer between the marker before and this transaction's marker; else it is *empty*. A batch without
+records counts as data. A log is compared in spans of offsets (``checking``). Within one that is known for all
+markers but the first one of each producer: its transaction may have data in the spans of lower offsets. These
+markers are *unresolved*; ``check_unresolved_markers`` checks them when all spans were compared.
 
 =================  =========================  ==============================================================
 the transaction    the marker in BEFORE       what its marker in AFTER must be
@@ -13,6 +14,10 @@ is empty           without a delete horizon   retained, with a delete horizon
 is empty           a horizon in the future    retained
 is empty           a horizon that has passed  discarded, or an empty batch that keeps the producer's epoch
 =================  =========================  ==============================================================
+
+Where the cleaner checkpoint did not move (``LogPair.was_cleaned``), an unchanged marker is right in the
+second and in the last row, too: the cleaner need not have been there. So it is in the last row where the time
+of the cleaning is not known exactly.
 """
 
 from __future__ import annotations
@@ -196,10 +201,10 @@ def check_transaction_indexes(
             elif offset in read_offsets:
                 findings.add("aborted_entry", "is there twice", offset=offset)
             elif offset not in expected and pair.was_cleaned:
-                findings.add("aborted_entry", "nothing of its transaction is left", offset=offset)
+                findings.add("aborted_entry", "its transaction had no data in BEFORE", offset=offset)
             read_offsets.add(offset)
         if offsets != sorted(offsets):
             findings.add("aborted_entry", "entries are not in order", offset=base)
     for offset in sorted(expected - read_offsets):
-        detail = "is missing: readers of committed records would get the transaction's"
+        detail = "is missing: consumers with read_committed would get the aborted records"
         findings.add("aborted_entry", detail, offset=offset)

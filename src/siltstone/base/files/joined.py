@@ -2,17 +2,19 @@
 
 ::
 
-    path       joined://LOCAL+REMOTE+RUN/users-0/00000000000000000000.log    quoted, without slashes
-               joined://LOCAL+REMOTE+RUN+OTHER+…/users-0/…       OTHER: more log directories of the broker
+    path       joined://LOCAL+REMOTE+RUN/users-0/00000000000000000000.log    LOCAL, REMOTE and RUN are
+               joined://LOCAL+REMOTE+RUN+OTHER+…/users-0/…       percent-quoted, so they have no slashes
     file       one of LOCAL, or a ``JoinedFile``: bytes of a remote file under a name that LOCAL does not have
     source     the remote file as it is; a range of it; or chunks of it that are decompressed one by one
 
-The path says all that a process needs, so a worker of Spark finds the same files as its driver; RUN differs
-for each run, so that a worker keeps nothing of an earlier one. Which files are joined to a directory is the
+The path says all that a process needs, so a worker of Spark finds the same files as its driver. RUN differs
+for each run, so that a worker uses nothing that it found out for an earlier one. OTHER are the broker's other
+log directories: one of them may have the partition of ``__remote_log_metadata`` that lists a log's remote
+segments. Which files are joined to a directory is the
 decision of the function that ``find_with`` was passed (``log.tiered``); it is asked when the directory is
 listed, and its answer holds until the next listing. A remote file is read in
 ranges, as any object is, and never as a whole unless it is small; only the chunks that are needed are
-decompressed, one at a time. Each read says the ETag that the listing had.
+decompressed, one at a time. Each read is of the version that was listed (If-Match with its ETag).
 
 These paths are never shown: errors name the remote object, or the local file (``shown``).
 """
@@ -53,8 +55,8 @@ _CHANGED = "the file was replaced while it was read"
 
 
 class JoinedPlace(NamedTuple):
-    """The parts of a joined path. ``run``: a text that each run has of its own. ``beside``: the broker's
-    other log directories, from which a replica may have moved here. ``inside``: the path below ``local``, ""
+    """The parts of a joined path. ``run``: a text that each run has of its own. ``beside``: the
+    broker's other log directories (OTHER). ``inside``: the path below ``local``, ""
     for the directory itself."""
 
     local: str

@@ -1,4 +1,5 @@
-"""Parses the records of a KRaft metadata log that define topics, their settings, quotas and producer ids.
+"""Reads the records of a KRaft metadata log that define topics, their settings, quotas and producer ids; for
+``bootstrap.checkpoint`` it also writes some.
 
 A record's value is a frame with fields in the flexible encoding of Kafka's protocol::
 
@@ -7,8 +8,8 @@ A record's value is a frame with fields in the flexible encoding of Kafka's prot
     tagged fields   count varint, then for every field: tag varint, size varint, bytes
 
 Varints are unsigned, 7 bits a byte, the low ones first. Records with other api keys (brokers, ACLs …) are
-skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. These four
-records are read in any version, since only the fields that all versions have are used::
+skipped, and so are tagged fields, as Kafka's protocol requires of readers that do not know them. Records are
+read in any version, since only the fields that all versions have are used. Some of them::
 
     PartitionRecord (3)         partition int32 | topic id 16 | replicas | isr | removing | adding |
                                 leader int32 …

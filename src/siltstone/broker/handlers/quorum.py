@@ -72,7 +72,7 @@ def _unknown(number: int) -> ResponsePartitionData:
     return ResponsePartitionData(
         partition_index=number,
         error_code=Code.UNKNOWN_TOPIC_OR_PARTITION,
-        error_message="the cluster's metadata has one partition, and nothing else is a quorum's",
+        error_message="only __cluster_metadata-0 has a quorum; ask for it alone",
     )
 
 
