@@ -19,6 +19,7 @@ from siltstone.tables import splits
 from tests.support.cleaning.logs import Rec, batch
 from tests.support.errors import raises_error
 from tests.support.tables.tables import log_directory, rows, table_of
+from tests.support.thoroughness import few
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +64,7 @@ def test_nothing_is_left_where_a_task_fails(session: SparkSession, root: Path, t
     assert [path.name for path in tmp_path.iterdir()] == ["kafka"]
 
 
-@pytest.mark.parametrize(("form", "view"), [("delta", "latest"), ("iceberg", "log")])
+@pytest.mark.parametrize(("form", "view"), few([("delta", "latest"), ("iceberg", "log")], 1))
 def test_tasks_bring_tables_up_to_date(
     session: SparkSession,
     root: Path,

@@ -1,7 +1,7 @@
 """The guide's code does what the guide says: every block, in order, as somebody who copies it would.
 
-``make test`` runs the blocks in this process, on the session of the tests, and so the command that one of
-them starts; ``make test-long`` also runs them as a script.
+``make test-long`` runs the blocks in this process, on the session of the tests, and so the command that one
+of them starts; then it runs them as a script.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def blocks() -> list[str]:
     return [str(block) for block in found]
 
 
+@pytest.mark.long  # the guide's calls have tests of their own; its blocks take half a minute of a processor
 def test_every_block_runs_on_a_session_that_the_program_has(
     session: SparkSession,
     tmp_path: Path,

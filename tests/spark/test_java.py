@@ -91,6 +91,7 @@ def test_spark_starts_it_where_it_is_configured(monkeypatch: pytest.MonkeyPatch,
     assert not java.can_start("local[*]", {})
 
 
+@pytest.mark.long  # every session of the tests starts such a one
 def test_it_listens_and_ends_with_this_process() -> None:
     started = java.start("")
     assert java.start("") is started

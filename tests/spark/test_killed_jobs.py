@@ -184,6 +184,7 @@ def test_a_large_log_that_does_so_does_not_either(
     assert any("lack of memory" in result.reason for result in report.results)
 
 
+@pytest.mark.long
 def test_listing_logs_continues_as_well(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
