@@ -57,7 +57,7 @@ def store() -> Iterator[Path]:
 
 
 @pytest.mark.long  # it tests the room, and takes as long as all cases before the one that shows the fault
-@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in FOUND])
+@pytest.mark.parametrize("spoil", FOUND)
 def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> None:
     cases = (
         case

@@ -21,12 +21,7 @@ from siltstone.commands.groups import GroupOffset, Member
 from siltstone.commands.remote import RemoteBroker
 from siltstone.commands.remote_groups import read_groups
 from siltstone.log.names import TopicPartition
-
-
-def answered(result: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return future
+from tests.support.client_answers import answered
 
 
 class Client:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 
 from siltstone.base.errors import BrokerRefusedError
@@ -19,19 +19,10 @@ from siltstone.commands.topics import EffectiveSetting
 from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.topics import TopicDescription
+from tests.support.client_answers import answered
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_LEADER = KafkaError.LEADER_NOT_AVAILABLE
-
-
-def answered(result: object) -> Future[Any]:
-    """A future of a result, or of the error with this code."""
-    future: Future[Any] = Future()
-    if isinstance(result, int):
-        future.set_exception(KafkaException(KafkaError(result)))
-    else:
-        future.set_result(result)
-    return future
 
 
 class Broker(RemoteBroker):

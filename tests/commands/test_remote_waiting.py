@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from siltstone.base.errors import TopicExistsError, UnknownTopicError
 from siltstone.commands import remote
 from siltstone.commands.remote import RemoteBroker
+from tests.support.client_answers import answered
 
 OLD, NEW = {"flush.ms": "5"}, {"flush.ms": "6"}
 
@@ -63,9 +64,7 @@ class CreatingBroker(RemoteBroker):
         self.client, self.late = self, late  # type: ignore[assignment]
 
     def create_topics(self, topics: list[Any], **_: object) -> dict[str, Future[None]]:
-        created: Future[None] = Future()
-        created.set_result(None)
-        return {topic.topic: created for topic in topics}
+        return {topic.topic: answered(None) for topic in topics}
 
     def _described(self, names: object) -> dict[str, Any]:
         self.late -= 1
@@ -92,9 +91,7 @@ class SlowerBroker(CreatingBroker):
         return []
 
     def create_topics(self, topics: list[Any], **_: object) -> dict[str, Future[None]]:
-        refused: Future[None] = Future()
-        refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_ALREADY_EXISTS)))
-        return {topic.topic: refused for topic in topics}
+        return {topic.topic: answered(KafkaError.TOPIC_ALREADY_EXISTS) for topic in topics}
 
 
 def test_a_topic_that_another_program_creates_meanwhile_exists() -> None:

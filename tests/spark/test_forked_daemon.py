@@ -130,11 +130,8 @@ def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
     assert gone(fork)
 
 
-@pytest.mark.parametrize(
-    "lost",  # a socket that nobody listens at, and one that is not there, are the same OSError
-    ["never there", "before", "other worker"],
-)
 @pytest.mark.long
+@pytest.mark.parametrize("lost", ["never there", "before", "other worker"])
 def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
     command = Command(tmp_path, INSTALL if lost != "never there" else "")
     worker = "pyspark.sql.worker.plan_data_source_read" if lost == "other worker" else forked_daemon.WORKER

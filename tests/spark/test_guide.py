@@ -19,7 +19,8 @@ from siltstone.spark.internals import running_session
 from tests.support.command_line import in_this_process
 from tests.support.golden_sets import REPOSITORY
 
-pytestmark = pytest.mark.spark
+# The guide's calls have tests of their own; its blocks take half a minute of a processor.
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 PATIENCE_S = 280
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FOLDERS = re.compile(r'"(disk|cleaned|backfill)"')
@@ -35,7 +36,6 @@ def blocks() -> list[str]:
     return [str(block) for block in found]
 
 
-@pytest.mark.long  # the guide's calls have tests of their own; its blocks take half a minute of a processor
 def test_every_block_runs_on_a_session_that_the_program_has(
     session: SparkSession,
     tmp_path: Path,
@@ -62,7 +62,6 @@ def test_every_block_runs_on_a_session_that_the_program_has(
     assert running_session() is session and commands == ["clean"]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(PATIENCE_S + 10)
 def test_every_block_runs_in_a_script(tmp_path: Path) -> None:
     script = tmp_path / "guide.py"

@@ -41,15 +41,14 @@ from tests.support.spark.standalone import (
     standalone_cluster,
     submit,
 )
-from tests.support.thoroughness import THOROUGH
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 SET = "basic_zipf_ts"
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster"), workers=2 if THOROUGH else 1) as started:
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
@@ -78,7 +77,6 @@ DRIVERS = {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
 """Spark adds to these."""
 
 
-@pytest.mark.long
 def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Path, cluster: Cluster) -> None:
     """Those of ``spark-defaults.conf`` and of the command line, as Spark's event log tells them."""
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
@@ -108,7 +106,6 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     assert titles == {f"siltstone: {there.partition.name}"}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", [INSTALLED, BARE])
 def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
     golden: Path, tmp_path: Path, cluster: Cluster, kind: str
@@ -125,7 +122,6 @@ def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
         assert set(cluster.packages()) == {ours}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", [INSTALLED, BARE])
 def test_a_programs_own_session_is_used_and_stays_as_it_is(
     golden: Path, tmp_path: Path, cluster: Cluster, kind: str
@@ -170,7 +166,6 @@ SPECULATION = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("what", "settings", "adaptive"),
     [(KILLED, {}, "true"), (TWICE, SPECULATION, "false"), (KILLED, SPECULATION, "false")],
@@ -188,7 +183,6 @@ def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
     no_leftovers(there.directory)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("what", [EXCHANGED, KILLED_IN_MERGE, KILLED_IN_REWRITE])
 def test_executors_of_this_machine_exchange_rows_through_files(
     golden: Path, tmp_path: Path, cluster: Cluster, what: str
@@ -247,7 +241,6 @@ def leaves(cluster: Cluster, golden: Path, folder: Path, what: str, settings: di
         no_leftovers(staged.directory)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("what", "settings", "adaptive"), LEAVING)
 def test_the_bytes_are_the_same_when_executors_leave(
     golden: Path, tmp_path: Path, cluster: Cluster, what: str, settings: dict[str, str], adaptive: str
@@ -255,7 +248,6 @@ def test_the_bytes_are_the_same_when_executors_leave(
     leaves(cluster, golden, tmp_path, what, {**settings, "spark.sql.adaptive.enabled": adaptive})
 
 
-@pytest.mark.long
 def test_the_bytes_are_the_same_when_a_worker_is_decommissioned(golden: Path, tmp_path: Path) -> None:
     """It starts no executor any more, so the cluster is this test's own."""
     (tmp_path / "cluster").mkdir()
@@ -263,7 +255,6 @@ def test_the_bytes_are_the_same_when_a_worker_is_decommissioned(golden: Path, tm
         leaves(cluster, golden, tmp_path, WORKER_DECOMMISSIONED, DECOMMISSION)
 
 
-@pytest.mark.long
 def test_a_killed_driver_leaves_the_log_whole_and_the_next_one_cleans_it(
     golden: Path, tmp_path: Path, cluster: Cluster
 ) -> None:

@@ -46,7 +46,6 @@ class Cluster:
 
     master: str
     folder: Path
-    workers: tuple[subprocess.Popen[bytes], ...]
 
     def python(self, kind: str) -> str:
         """A Python for executors: with Siltstone installed, or without."""
@@ -168,7 +167,7 @@ def standalone_cluster(
             stack.callback(_stop, started[-1])
         for number, worker in enumerate(started, 1):
             _said(worker, folder / f"worker-{number}" / "worker.log", "(Successfully registered with master)")
-        yield Cluster(master=url, folder=folder, workers=tuple(started))
+        yield Cluster(master=url, folder=folder)
 
 
 _PORTS = ("--port", "0", "--webui-port", "0", "--host")
