@@ -24,10 +24,11 @@ from siltstone.base.config import LONG_MAX, Config, LogConfig
 from siltstone.commands.explain_page import counted
 from siltstone.commands.watch import CLEANING, WatchedLog
 from siltstone.compaction.inplace import ranges
-from siltstone.compaction.inplace.planning import facts_of_view
+from siltstone.compaction.inplace.planning import Horizons, facts_of_view, find_horizons
 from siltstone.log.ledger.store import CleaningBounds, cleaning_bounds
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadableLog, ReadOnlyLog
+from siltstone.log.segments import find_segment
 from siltstone.runtime.log_cleaner import durable_stable_offset
 from siltstone.runtime.served_directory import Uncleanable
 
@@ -92,6 +93,17 @@ class CleaningConditions:
     def bounds(self) -> CleaningBounds:
         """The bounds that a compacted ledger sets. Raises OSError."""
         return cleaning_bounds(self.log.directory)
+
+    @cached_property
+    def horizons(self) -> Horizons:
+        """The delete horizons of the clean section. Raises CorruptFileError, OSError."""
+        end = self.range.clean_end
+        segments = [
+            find_segment(self.log.directory, segment.base_offset)
+            for segment in self.log.view.segments[:-1]
+            if segment.base_offset < end
+        ]
+        return find_horizons(segments, end, self.now_ms, self.log_config.max_decompressed_message_bytes)
 
     @cached_property
     def is_eligible(self) -> bool:

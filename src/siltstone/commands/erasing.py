@@ -37,7 +37,6 @@ from siltstone.base.clock import Clock, SystemClock, time_text
 from siltstone.base.config import Config
 from siltstone.base.errors import LogError, SiltstoneError, UsageError
 from siltstone.commands.changes import INTERRUPTED, Actor, AuditedChange, ChangeLog
-from siltstone.commands.cleaning_conditions import CleaningConditions
 from siltstone.commands.directories import BrokerDirectories, Snapshot
 from siltstone.commands.explain_page import counted
 from siltstone.commands.forced_cleaning import (
@@ -65,11 +64,9 @@ from siltstone.commands.key_search import (
     search_keys,
 )
 from siltstone.commands.library import EngineName
-from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.compaction.report import LogResult, read_cleanings
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
-from siltstone.log.segments import find_segment
 from siltstone.runtime.manager import LogManager
 from siltstone.runtime.producing import NewRecord, append
 
@@ -736,7 +733,7 @@ class _Erasing:
         if held is not None:
             return held
         conditions = self.here.conditions(topic_partition)
-        bound, newest_ms = conditions.bounds.tombstones_from, self._newest_horizon(conditions)
+        bound, newest_ms = conditions.bounds.tombstones_from, conditions.horizons.newest_ms
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"
             return NotRemoved(reason=reason, advice=COMPACT_ADVICE)
@@ -747,14 +744,6 @@ class _Erasing:
             )
             return NotRemoved(reason=reason, advice=f"{RUN_AGAIN} after that time", until_ms=newest_ms)
         return NotRemoved(reason="the cleaning has not removed it")
-
-    def _newest_horizon(self, conditions: CleaningConditions) -> int | None:
-        bases = [segment.base_offset for segment in conditions.log.view.segments[:-1]]
-        segments = [find_segment(conditions.log.directory, base) for base in bases]
-        if not segments:
-            return None
-        limit = conditions.log_config.max_decompressed_message_bytes
-        return find_horizons(segments, conditions.range.clean_end, conditions.now_ms, limit).newest_ms
 
 
 def _last_tombstone(places: Iterable[KeyPlace]) -> int:

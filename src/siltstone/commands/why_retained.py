@@ -22,12 +22,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from siltstone.base.clock import time_text
 from siltstone.base.errors import UnknownRecordError
 from siltstone.base.records.columns import RecordColumns
 from siltstone.base.records.layout import CONTROL_BIT, BatchHeaders, have_delete_horizons
+from siltstone.base.records.matching import rows_with_key
 from siltstone.commands.browsing import Budget
 from siltstone.commands.cleaning_conditions import (
     ABOVE_WATERMARK,
@@ -38,10 +37,8 @@ from siltstone.commands.cleaning_conditions import (
 )
 from siltstone.commands.explain_page import counted
 from siltstone.compaction.inplace import ranges
-from siltstone.compaction.inplace.planning import find_horizons
 from siltstone.log.fetch import READ_COMMITTED, READ_UNCOMMITTED, LogView
-from siltstone.log.reading import LogReader
-from siltstone.log.segments import find_segment
+from siltstone.log.reading import FixedLog, LogReader
 
 NEWEST, POLICY_DELETE, UNCLEANABLE, PAUSED = "newest", "policy_delete", "uncleanable", "paused"
 NOT_DIRTY_ENOUGH, DUE = "not_dirty_enough", "due"
@@ -170,17 +167,10 @@ def _kind(conditions: CleaningConditions, offset: int, columns: RecordColumns, b
     return TOMBSTONE if columns.value_size[0] < 0 else VALUE
 
 
-@dataclass(frozen=True, slots=True)
-class _FixedLog:
-    """A log whose view does not change."""
-
-    view: LogView
-
-
 def _reader_without_aborted(view: LogView, start: int, end: int) -> LogReader:
     """A reader of all records but aborted ones: with read_committed, but it does not stop at the last stable
     offset, so that it also gets the records of open transactions."""
-    log = _FixedLog(view._replace(last_stable_offset=view.high_watermark))
+    log = FixedLog(view._replace(last_stable_offset=view.high_watermark))
     return LogReader(log, start, isolation=READ_COMMITTED, end=end)
 
 
@@ -213,11 +203,8 @@ def _next_of_key(
 
 def _offsets_of_key(columns: RecordColumns, key: bytes) -> list[int]:
     """The offsets of the records with this key."""
-    rows = np.flatnonzero(columns.key_size == len(key))
-    if key and len(rows):
-        places = columns.key_start[rows][:, np.newaxis] + np.arange(len(key))
-        rows = rows[(columns.data[places] == np.frombuffer(key, np.uint8)).all(axis=1)]
-    return [int(offset) for offset in columns.offset[rows]]
+    offsets: list[int] = columns.offset[rows_with_key(columns, key)].tolist()
+    return offsets
 
 
 def _policy_delete(conditions: CleaningConditions, record: _Record) -> RetainedReason:
@@ -361,7 +348,8 @@ def _due_or_not(conditions: CleaningConditions, answer: RetainedReason, what: st
     what = _capital(what)
     if conditions.is_being_cleaned:
         return replace(answer, code=DUE, sentence=f"{what}. The log is being cleaned now.")
-    if conditions.is_eligible or _is_due_for_its_tombstones(conditions):
+    # An idle log is cleaned, too, when the delete horizons of all its tombstones have passed.
+    if conditions.is_eligible or conditions.horizons.is_due:
         place = "" if conditions.place is None else f", in place {conditions.place} of the queue"
         sentence = f"{what}. The log is due{place}: the next cleaning removes the record."
         return replace(answer, code=DUE, sentence=sentence, place=conditions.place)
@@ -370,17 +358,6 @@ def _due_or_not(conditions: CleaningConditions, answer: RetainedReason, what: st
     else:
         sentence = f"{what}. The log is not due: {ratio_sentence(conditions)}"
     return replace(answer, code=NOT_DIRTY_ENOUGH, sentence=f"{sentence}.", until_ms=conditions.forced_ms)
-
-
-def _is_due_for_its_tombstones(conditions: CleaningConditions) -> bool:
-    """Is an idle log cleaned now since the delete horizons of all its tombstones have passed?"""
-    end = conditions.range.clean_end
-    bases = [
-        segment.base_offset for segment in conditions.log.view.segments[:-1] if segment.base_offset < end
-    ]
-    segments = [find_segment(conditions.log.directory, base) for base in bases]
-    limit = conditions.log_config.max_decompressed_message_bytes
-    return bool(segments) and find_horizons(segments, end, conditions.now_ms, limit).is_due
 
 
 def _capital(text: str) -> str:

@@ -59,6 +59,13 @@ class HasView(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class FixedLog:
+    """A log whose view does not change."""
+
+    view: LogView
+
+
+@dataclass(frozen=True, slots=True)
 class AtTime:
     """A start by time: the first record at or after ``timestamp_ms``, or the end if all are older."""
 

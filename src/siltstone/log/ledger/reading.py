@@ -24,7 +24,7 @@ below::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, Unpack
 
@@ -42,6 +42,7 @@ from siltstone.log.ledger.store import LedgerSegment, LedgerStore, OpenLedger
 from siltstone.log.reading import (
     EARLIEST,
     AtTime,
+    FixedLog,
     HasView,
     LogReader,
     PolledRecords,
@@ -119,13 +120,6 @@ def open_reader(
     Raises UsageError, LedgerError, OSError.
     """
     return CompactedReader(log, start, **options) if read_compacted else LogReader(log, start, **options)
-
-
-@dataclass(frozen=True, slots=True)
-class _FixedLog:
-    """A log whose view does not change."""
-
-    view: LogView
 
 
 class CompactedReader(RecordReader, Closing):
@@ -232,7 +226,7 @@ class CompactedReader(RecordReader, Closing):
     def _resolve_start(self, view: LogView, start: Start) -> int:
         """The offset in ``view`` that ``start`` stands for."""
         isolation = self._options.get("isolation", READ_UNCOMMITTED)
-        return LogReader(_FixedLog(view), start, isolation=isolation).offset
+        return LogReader(FixedLog(view), start, isolation=isolation).offset
 
     def _start_offset(self, start: Start, view: LogView) -> int:
         """The offset in the compacted view that ``start`` stands for; ``view``: of the log."""
@@ -347,7 +341,7 @@ class CompactedReader(RecordReader, Closing):
             "limit": self._options.get("limit") or self._log.view.batch_limit,
             "verify": False,  # ``verify_segment`` has verified the whole file, or the options say not to
         }
-        return LogReader(_FixedLog(segment.view), self.offset, **options)
+        return LogReader(FixedLog(segment.view), self.offset, **options)
 
     def _poll_log(self, max_bytes: int | None) -> PolledRecords | None:
         """The next records of the log itself.
