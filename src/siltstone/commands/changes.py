@@ -192,10 +192,10 @@ class ChangeLog:
     def _append(self, line: Mapping[str, object]) -> None:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with self._lock, contextlib.closing(files.Appender(self.path)) as appender:
-            if appender.size and not self._ends_with_newline(appender.size):
-                data = b"\n" + data  # a crash left an incomplete line
             if not appender.size:
                 files.sync_directory(self.path.parent)  # the file is new: its name has to last, too
+            elif not self._ends_with_newline(appender.size):
+                data = b"\n" + data  # a crash left an incomplete line
             appender.write(data)
             appender.sync()
 

@@ -568,14 +568,13 @@ def undo_fleet(
     a result for each. Raises UsageError before anything is changed."""
     runs = _matches(patterns)
     kept = {path: _topics_of_run(path) for _, path in runs}
-    unreadable = {path for path, of_run in kept.items() if of_run is None}
     missing = set(topics).difference(*(of_run or () for of_run in kept.values()))
-    if missing and not unreadable:
+    if missing and None not in kept.values():
         reason = f"--topic {min(missing)}: none of the {len(runs)} runs has such a topic"
         raise UsageError(reason, advice="leave it out, or pass another topic")
     for name, path in runs:
-        result = BrokerUndo(broker=name, folder=path)
-        chosen = [topic for topic in topics if path in unreadable or topic in (kept[path] or ())]
+        result, of_run = BrokerUndo(broker=name, folder=path), kept[path]
+        chosen = [topic for topic in topics if of_run is None or topic in of_run]
         try:
             if chosen or not topics:  # of an unreadable one ``undo`` raises the error
                 result.restored = cleaning.undo(path, chosen, dry_run=dry_run)

@@ -16,7 +16,6 @@ directories of a deleted topic with the same name are skipped.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -202,14 +201,13 @@ class Policies:
         has_stored_settings = settings.cluster is not None or topic in settings.registered
         if topic == CLUSTER_METADATA or not (has_stored_settings or from_file or self.config):
             return state
-        refused = None
-        # A damaged partition.metadata is reported when the cleaning is planned.
-        with contextlib.suppress(CorruptFileError):
-            try:
-                refused = settings.topic_mismatch(topic, path)
-            except OSError as error:
-                # The settings may be those of another topic, which has the same name; other logs go on.
-                refused = f"{error.filename or path}: {error.strerror or error}"
+        try:
+            refused = settings.topic_mismatch(topic, path)
+        except CorruptFileError:
+            refused = None  # a damaged partition.metadata is reported when the cleaning is planned
+        except OSError as error:
+            # The settings may be those of another topic, which has the same name; other logs go on.
+            refused = f"{error.filename or path}: {error.strerror or error}"
         if refused is not None:
             return msgspec.structs.replace(state, refused=refused)
         try:

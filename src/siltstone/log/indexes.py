@@ -287,7 +287,7 @@ def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[
     """(the entries before the first damage, that damage: a list of one error, or an empty list)."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[CorruptFileError] = []
-    # ``read_entries`` looks for one kind of damage after another in the whole file. So each time it raises,
+    # ``read_entries`` checks the whole file for one kind of damage after another. So each time it raises,
     # the file is cut before that entry and decoded again: what it finds last is nearest to the file's
     # beginning.
     while True:

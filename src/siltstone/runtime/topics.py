@@ -764,13 +764,13 @@ class Topics:
         """The partitions that directories had when they went offline, and those that may be in a directory
         that has been offline since the start: the partitions of this node, by the broker's metadata log.
         Without that log and a registry, a topic in such a directory is not known."""
-        manager, settings = self._manager, self._topic_settings
+        manager = self._manager
         for served in manager.directories:
             if served.offline is not None:
                 yield from (*served.logs, *served.refused)
         if self._cluster is None or not manager.offline:
             return
-        image = self._cluster.image
+        image, settings = self._cluster.image, self._topic_settings
         for name, topic_id in image.topics.items():
             if settings.is_created_by_siltstone(name) or topic_id in self._registry.deleted.get(name, ()):
                 continue
@@ -844,13 +844,13 @@ class Topics:
         registry, on_disk, known = self._registry, self._numbers_on_disk(), self._all_partitions
         if known[0] is not registry or known[1] is not on_disk:
             listed = registry.topics
-            places = on_disk.serving, on_disk.offline
             numbers = {
                 name: tuple(
                     sorted(
                         {
                             *(listed[name].partitions if name in listed else ()),
-                            *(number for place in places for number in place.get(name, ())),
+                            *on_disk.serving.get(name, ()),
+                            *on_disk.offline.get(name, ()),
                         }
                     )
                 )

@@ -458,14 +458,15 @@ def _appended_counts(manager: LogManager, write: Write) -> dict[TopicPartition, 
     The write, and each resume of it, appended one batch after another. The first batch that is not where it
     would be was not appended, and so were none after it: the log ends there, or has later writes.
     """
-    expected_offsets, counts = write.ends_before(), dict.fromkeys(write.ends_before(), 0)
+    expected_offsets = write.ends_before()
+    counts = dict.fromkeys(expected_offsets, 0)
+    resumed_at = {log: dict(write.resumed.get(str(log), ())) for log in counts}
     for staged in write.staged:
         for topic_partition, batch, record_count in staged_batches(staged):
             if topic_partition not in expected_offsets:
                 continue
-            number = counts[topic_partition]
-            resumed_at = dict(write.resumed.get(str(topic_partition), ()))
-            offset = resumed_at.get(number, expected_offsets[topic_partition])
+            expected = expected_offsets[topic_partition]
+            offset = resumed_at[topic_partition].get(counts[topic_partition], expected)
             if _is_batch_at(manager.get(topic_partition), offset, batch):
                 expected_offsets[topic_partition] = offset + record_count
                 counts[topic_partition] += 1
@@ -570,9 +571,14 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
         )
 
 
+def staging_folders(staged: Iterable[StagedOutput]) -> set[Path]:
+    """The staging folders of these files."""
+    return {Path(file.stem).parent for file in staged if file.stem}
+
+
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
     """Remove the staging folders of these files, and with them the files of late attempts."""
-    for folder in {Path(file.stem).parent for file in staged if file.stem}:
+    for folder in staging_folders(staged):
         remove_staged(folder)
 
 

@@ -110,7 +110,7 @@ def begin(
     target = target.absolute()
     overwrites = mode == "overwrite"
     _put_back_replaced(target)
-    if files.is_link(target) or files.exists(target):
+    if _is_taken(target):
         _refuse_existing(target, overwrites)
     refuse_log_directories(target, options)
     files.make_directory(target.parent, parents=True)
@@ -129,21 +129,25 @@ def _staging_prefix(target: Path) -> str:
     return f".{target.name}.siltstone-export-"
 
 
+def _is_taken(target: Path) -> bool:
+    return files.is_link(target) or files.exists(target)
+
+
 def _replaced_exports(target: Path) -> list[Path]:
-    """The earlier exports that overwrites of ``target`` have renamed and not removed, the newest last."""
-    if not files.is_directory(target.parent):
-        return []
+    """The earlier exports that overwrites of ``target`` have renamed and not removed. Raises OSError."""
     prefix = _staging_prefix(target)
     names = [entry.name for entry in files.entries(target.parent) if entry.is_directory]
-    paths = [target.parent / name for name in names if name.startswith(prefix) and name.endswith(_REPLACED)]
-    return sorted(paths, key=lambda path: files.stat(path, follow=False).modified_ns)
+    return [target.parent / name for name in names if name.startswith(prefix) and name.endswith(_REPLACED)]
 
 
 def _put_back_replaced(target: Path) -> None:
-    """Rename the earlier export back if an overwrite was killed between its two renames."""
+    """Rename the newest earlier export back if an overwrite was killed between its two renames."""
+    if _is_taken(target) or not files.is_directory(target.parent):
+        return
     replaced = _replaced_exports(target)
-    if replaced and not (files.is_link(target) or files.exists(target)):
-        files.rename(replaced[-1], target)
+    if replaced:
+        newest = max(replaced, key=lambda path: files.stat(path, follow=False).modified_ns)
+        files.rename(newest, target)
         files.sync_directory(target.parent)
 
 
@@ -390,7 +394,7 @@ def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
     the process is killed there, the next export does (``_put_back_replaced``)."""
     old = staging.with_name(f"{staging.name}{_REPLACED}")
     try:
-        if files.is_link(target) or files.exists(target):
+        if _is_taken(target):
             _refuse_existing(target, overwrites)
             files.rename(target, old)
         files.rename(staging, target)

@@ -71,6 +71,7 @@ from siltstone.tables.commit import (
     discard_aborted,
     find_write,
     load_writes,
+    staging_folders,
 )
 from siltstone.tables.options import IGNORED_OPTIONS, SET_PATH, Option, number, one_of, parse_options, size
 
@@ -378,8 +379,7 @@ def abort_plan(plan: WritePlan, staged: Iterable[StagedOutput] = ()) -> None:
     """Remove the staged files of a failed job, or of a micro-batch whose tasks had another plan: ``staged``.
     Those of a commit that failed half-way stay for the next write, which completes it. Raises
     CorruptFileError, OSError."""
-    folders = {Path(file.stem).parent for file in staged if file.stem}
-    discard_aborted(Path(plan.log_directory), {Path(plan.staging_folder), *folders})
+    discard_aborted(Path(plan.log_directory), {Path(plan.staging_folder), *staging_folders(staged)})
 
 
 # Arrow's buffers become spans, the reverse of ``tables.arrow``. A span is a start and a size (-1: null) in

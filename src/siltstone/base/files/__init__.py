@@ -540,12 +540,10 @@ def _read_up_to(file: IO[bytes], limit: int) -> bytes:
 
 def sha256(path: PathLike) -> str:
     """A regular file's SHA-256 in hex. Raises OSError."""
-    path, joined = located(path)
-    if joined is not None or is_object(path):
+    if is_read_only(path):
         digest = hashlib.sha256()
-        with Reader(path if joined is None else joined) as reader:
-            for position in range(0, reader.stat.size, _COPY_BYTES):
-                digest.update(reader.read(position, _COPY_BYTES))
+        for part in input_parts(path, _COPY_BYTES):
+            digest.update(part)
         return digest.hexdigest()
     with open(open_regular(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -1006,16 +1004,11 @@ def tree_size(path: PathLike) -> int:
     size, waiting = 0, [Path(path)]
     while waiting:
         folder = waiting.pop()
-        if is_object(folder) and not is_joined(folder):  # its listing has the sizes, without a request each
-            listed = list_all(folder)
-            size += sum(status.size for status in listed.values())
-            waiting += [folder / name for name, status in listed.items() if status.kind == DIRECTORY]
-            continue
-        for inside in [folder / entry.name for entry in entries(folder) if not entry.is_link]:
-            if is_directory(inside):
-                waiting.append(inside)
-            else:
-                size += stat(inside, follow=False).size
+        for name, status in list_all(folder).items():
+            if status.kind == DIRECTORY:
+                waiting.append(folder / name)
+            elif status.kind != LINK:
+                size += status.size
     return size
 
 

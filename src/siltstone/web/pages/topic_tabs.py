@@ -20,7 +20,7 @@ from siltstone.commands.administration import topic_etag
 from siltstone.commands.catalogue import PartitionRow
 from siltstone.commands.explaining import last_explanation, removal_words
 from siltstone.commands.listing import Column
-from siltstone.commands.previewing import ChangePreview
+from siltstone.commands.previewing import RETENTION_SETTINGS, ChangePreview
 from siltstone.commands.segments import PartitionSegments, SegmentRow
 from siltstone.commands.served import Served
 from siltstone.commands.topic_history import CLEANING, TopicEvent, history_of
@@ -41,7 +41,7 @@ CACHED_SEGMENTS_MAX = 1000
 """A page of more segments is rendered for each request: the cache would hold the facts of all of them."""
 EXPLAINED_LOGS, EXPLAINED_GROUPS = 10, 50
 """The most logs of a dry run that the page shows, and the most segment groups of all of them."""
-DELETING_SETTINGS = ("retention.ms", "retention.bytes", "cleanup.policy")
+DELETING_SETTINGS = RETENTION_SETTINGS
 """Settings whose change may delete data: the topic's name has to be typed."""
 FromActions = Annotated[str | None, Depends(lambda: None)]
 """An argument that only ``actions`` passes, when a form was refused, and never a request: why it was refused,
