@@ -90,8 +90,9 @@ def is_in(text: str, name: str) -> bool:
     return name.startswith("st.") or all(re.search(rf"\b{part}\b", text) for part in name.split("."))
 
 
-def test_functions_that_the_architecture_names_are_in_the_files_beside() -> None:
-    page, unknown = ROOT / "ARCHITECTURE.md", {}
+@pytest.mark.parametrize("page", [ROOT / "ARCHITECTURE.md", DOCS / "changing.md"], ids=lambda page: page.stem)
+def test_functions_in_the_tables_of_what_to_read_are_in_the_files_beside(page: Path) -> None:
+    unknown = {}
     for row in paragraphs(page):
         paths, _ = named_files(row, page)
         if row.startswith("|") and paths:
