@@ -99,13 +99,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
     """One source file: `parts` is its path below the package without `.py`, `tree` its syntax tree,
-    `nodes` all that `ast.walk` finds in it, which each rule looks through."""
+    `nodes` all that `ast.walk` finds in it, `imports` (line, module) of every import, however deep, and
+    `references` every name and dotted name, called or only handed on, with what it refers to. Many rules look
+    through them."""
 
     parts: tuple[str, ...]
     source: str
     tree: ast.Module
     nodes: list[ast.AST]
+    imports: list[tuple[int, str]]
     origins: dict[str, str]
+    references: list[tuple[ast.expr, str]]
 
     @property
     def package(self) -> str:
@@ -114,20 +118,7 @@ class Module:
 
     def full_name(self, node: ast.expr) -> str | None:
         """What a dotted expression refers to, imports resolved: `np.load` is `numpy.load`."""
-        if isinstance(node, ast.Name):
-            return self.origins.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            owner = self.full_name(node.value)
-            return None if owner is None else f"{owner}.{node.attr}"
-        return None
-
-    def references(self) -> Iterator[tuple[ast.expr, str]]:
-        """Every name and dotted name in the file, with what it refers to; called or only handed on."""
-        for node in self.nodes:
-            if isinstance(node, ast.Name | ast.Attribute):
-                name = self.full_name(node)
-                if name is not None:
-                    yield node, name
+        return full_name(node, self.origins)
 
 
 Rule = Callable[[Module], Iterator[Offence]]
@@ -138,7 +129,30 @@ def parse(relative_path: str, source: str) -> Module:
     tree = ast.parse(source)
     parts = Path(relative_path).with_suffix("").parts
     nodes = list(ast.walk(tree))
-    return Module(parts=parts, source=source, tree=tree, nodes=nodes, origins=import_origins(nodes))
+    origins = import_origins(nodes)
+    return Module(
+        parts=parts,
+        source=source,
+        tree=tree,
+        nodes=nodes,
+        imports=list(imported_modules(nodes)),
+        origins=origins,
+        references=[
+            (node, name)
+            for node in nodes
+            if isinstance(node, ast.Name | ast.Attribute) and (name := full_name(node, origins)) is not None
+        ],
+    )
+
+
+def full_name(node: ast.expr, origins: dict[str, str]) -> str | None:
+    """What a dotted expression refers to; None if it is not one."""
+    if isinstance(node, ast.Name):
+        return origins.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        owner = full_name(node.value, origins)
+        return None if owner is None else f"{owner}.{node.attr}"
+    return None
 
 
 def import_origins(nodes: Iterable[ast.AST]) -> dict[str, str]:
@@ -155,9 +169,9 @@ def import_origins(nodes: Iterable[ast.AST]) -> dict[str, str]:
     return origins
 
 
-def imported_modules(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def imported_modules(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """(line, module) of every import in the file, however deep."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -209,10 +223,10 @@ def files_go_through_one_door(module: Module) -> Iterator[Offence]:
     """Only base/files touches the file system."""
     if module.parts[:2] == ("base", "files"):
         return
-    for line, name in imported_modules(module.tree):
+    for line, name in module.imports:
         if name.partition(".")[0] in FILE_MODULES:
             yield line, f"file access outside base/files: import {name}"
-    for node, name in module.references():
+    for node, name in module.references:
         if name in FILE_CALLS:
             yield node.lineno, f"file access outside base/files: {name}"
     for call in (node for node in module.nodes if isinstance(node, ast.Call)):
@@ -237,7 +251,7 @@ def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:
     """The wall clock only in base/clock.py; stopwatches only where durations are reported."""
     if module.parts == ("base", "clock"):
         return
-    for node, name in module.references():
+    for node, name in module.references:
         if name in WALL_CLOCKS:
             yield node.lineno, f"wall clock outside base/clock.py: {name}"
         elif name in STOPWATCHES and module.package not in STOPWATCH_PACKAGES:
@@ -246,17 +260,17 @@ def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:
 
 def spark_is_imported_in_one_package(module: Module) -> Iterator[Offence]:
     """pyspark and py4j are imported in siltstone/spark only."""
-    for line, name in imported_modules(module.tree):
+    for line, name in module.imports:
         if name.partition(".")[0] in ("pyspark", "py4j") and module.package != "spark":
             yield line, f"import {name} outside siltstone.spark"
 
 
 def data_is_never_code(module: Module) -> Iterator[Offence]:
     """Nothing that turns bytes into code or arbitrary objects."""
-    for line, name in imported_modules(module.tree):
+    for line, name in module.imports:
         if name.partition(".")[0] in CODE_FROM_DATA_MODULES:
             yield line, f"code from data: import {name}"
-    for node, name in module.references():
+    for node, name in module.references:
         if name in CODE_FROM_DATA_CALLS or name.removeprefix("builtins.") in CODE_FROM_DATA_CALLS:
             yield node.lineno, f"code from data: {name}"
 

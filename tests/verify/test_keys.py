@@ -53,7 +53,7 @@ def _twin(key: bytes, seed0: int, seed1: int) -> tuple[int, int]:
 def test_the_hash_is_its_twin(seed: int) -> None:
     rng = random.Random(seed)
     texts = [rng.randbytes(size) for size in [*range(40), 64, 100, 1000]]
-    data = np.frombuffer(b"".join(texts) + b"\0", np.uint8)
+    data = np.frombuffer(bytearray(b"".join(texts) + b"\0"), np.uint8)
     sizes = np.array([len(each) for each in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)
     seeds = rng.getrandbits(64), rng.getrandbits(64)

@@ -42,7 +42,7 @@ def texts() -> list[bytes]:
 
 def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
     """The declared size of bytes in the middle of others."""
-    data = array(before + packed + b"\xff" * 9)
+    data = np.frombuffer(before + packed + b"\xff" * 9, np.uint8)  # read-only: no kernel is compiled for it alone
     spans = RecordSpans(np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
     sizes, exact = declared_sizes(data, spans)
     return int(sizes[0]), bool(exact[0])
@@ -98,7 +98,8 @@ def before_a_closed_page(data: bytes) -> Bytes:
     end = ctypes.addressof(ctypes.c_char.from_buffer(pages)) + mmap.PAGESIZE
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
     place = np.frombuffer(pages, np.uint8)[mmap.PAGESIZE - len(data) : mmap.PAGESIZE]
-    place[:] = array(data)
+    place[:] = np.frombuffer(data, np.uint8)
+    place.flags.writeable = False
     return place
 
 
@@ -170,7 +171,7 @@ def test_a_wrong_size_before_a_snappy_block_is_refused() -> None:
 
 
 def test_a_snappy_size_that_does_not_end_within_its_block_is_unreadable() -> None:
-    data = array(b"before\x80\x80\x01\x01")
+    data = np.frombuffer(b"before\x80\x80\x01\x01", np.uint8)
     spans = RecordSpans(np.array([6]), np.array([8]), np.array([twin.SNAPPY]))
     assert declared_sizes(data, spans)[0].tolist() == [UNREADABLE_SIZE]
 

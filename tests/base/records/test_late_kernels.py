@@ -29,13 +29,13 @@ key, start, results = np.frombuffer(b"key", np.uint8), threading.Barrier(8), []
 
 def call():
     start.wait()
-    results.append(int(hashing.murmur2(key, 0, 3)))
+    results.append(int(hashing.murmur2(key, 0, np.int32(3))))
 
 threads = [threading.Thread(target=call) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 print(len(results), len(set(results)), "numba" in sys.modules, kernels())
-print(kept is hashing.murmur2, isinstance(kept, Kernel), kept(key, 0, 3) == results[0])
+print(kept is hashing.murmur2, isinstance(kept, Kernel), kept(key, 0, np.int32(3)) == results[0])
 load()
 print(type(checksum.crc32c_of).__name__)
 """

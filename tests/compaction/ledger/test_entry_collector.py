@@ -43,7 +43,7 @@ def test_an_entry_holds_hash_offset_deletion_and_time(by_time: bool) -> None:
     found = {int(row[2]) >> 1: row for row in [list(map(int, row)) for row in blob.entries]}
     for record in records:
         row = found[record.offset]
-        data = np.frombuffer(record.key or b"\0", np.uint8)
+        data = np.frombuffer(bytearray(record.key or b"\0"), np.uint8)
         low, high = siphash128(data, 0, len(record.key), *map(np.uint64, HASH_KEY))
         assert row[:3] == [int(low), int(high), record.offset << 1 | (not record.value)]
         assert not by_time or row[3] == (record.timestamp & (1 << 64) - 1) ^ SIGN
