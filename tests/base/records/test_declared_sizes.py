@@ -41,8 +41,8 @@ def texts() -> list[bytes]:
 
 
 def declared(codec: int, packed: bytes, before: bytes = b"before") -> tuple[int, bool]:
-    """The declared size of bytes in the middle of others."""
-    data = np.frombuffer(before + packed + b"\xff" * 9, np.uint8)  # read-only: no kernel is compiled for it alone
+    """The declared size of bytes in the middle of others, read-only as those of files are."""
+    data = np.frombuffer(before + packed + b"\xff" * 9, np.uint8)
     spans = RecordSpans(np.array([len(before)]), np.array([len(before) + len(packed)]), np.array([codec]))
     sizes, exact = declared_sizes(data, spans)
     return int(sizes[0]), bool(exact[0])
