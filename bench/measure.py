@@ -60,7 +60,7 @@ class Times:
         """Numbers for machines."""
         return {
             "bytes": self.size,
-            "seconds": [round(each, 4) for each in self.seconds],
+            "seconds": [round(second, 4) for second in self.seconds],
             "median_seconds": round(self.median, 4),
             "median_gb_per_second": round(self.size / self.median / 1e9, 4),
         }

@@ -127,7 +127,7 @@ def _clean(engine: Engine, directory: str, config_file: str, spread: bool) -> di
         began = time.perf_counter()
         report = app.clean(request, engine=lambda request, progress: engine)
         seconds = time.perf_counter() - began
-    logs = [[each.topic, each.partition, each.status, each.reason] for each in report.results]
+    logs = [[result.topic, result.partition, result.status, result.reason] for result in report.results]
     return {"seconds": seconds, "logs": logs}
 
 

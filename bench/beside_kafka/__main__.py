@@ -34,7 +34,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m bench.beside_kafka",
         description="Our cleaner beside Kafka's own, on twin directories.",
     )
-    names = ", ".join(each.name for each in WORKLOADS)
+    names = ", ".join(workload.name for workload in WORKLOADS)
     parser.add_argument("--workloads", default="all", help=f"all, break-even, or some of: {names}")
     parser.add_argument("--scale", type=float, default=1.0, help="times the records of each workload (1)")
     parser.add_argument("--runs", type=int, default=7, help="runs of each side (7)")

@@ -60,9 +60,9 @@ class Results:
             "workload": asdict(self.workload),
             "made": asdict(self.made),
             "runs": [
-                {"side": side, "cache": cache, **asdict(each)}
+                {"side": side, "cache": cache, **asdict(run)}
                 for (side, cache), runs in self.runs.items()
-                for each in runs
+                for run in runs
             ],
         }
 
@@ -82,7 +82,7 @@ def markdown(results: Results) -> str:
 
 def _row(results: Results, side: str, cache: str) -> str:
     runs = results.runs[side, cache]
-    walls = [each.wall for each in runs]
+    walls = [run.wall for run in runs]
     seconds = f"{statistics.median(walls):.2f} ({min(walls):.2f}-{max(walls):.2f})"
     own = _shown(results.median(side, cache, "own"), lambda value: f"{value:.2f}")
     passes = f" in {runs[0].passes} passes" if (runs[0].passes or 1) > 1 else ""
@@ -127,7 +127,7 @@ def break_even(results: Sequence[Results], cache: str) -> Mapping[str, float | N
 
 
 def _crossing(results: Sequence[Results], cache: str, than: str) -> float | None:
-    found = [(each.made.size / _MB, each.faster(SPARK, cache, than)) for each in results]
+    found = [(result.made.size / _MB, result.faster(SPARK, cache, than)) for result in results]
     points = sorted((size, ratio) for size, ratio in found if ratio is not None)
     if not points or points[-1][1] < 1:
         return None

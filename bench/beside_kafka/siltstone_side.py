@@ -61,7 +61,7 @@ def one_shot(side: str, twin: Path, workload: Workload, master: str) -> tuple[Ob
     if process.returncode:
         raise NotCleanedError(f"siltstone clean ended with exit code {process.returncode}")
     logs = [each for each in json.loads(said)["logs"] if each["topic"] == MAIN]
-    refuse_uncleaned([[each["topic"], each["partition"], each["status"], each["reason"]] for each in logs])
+    refuse_uncleaned([[log["topic"], log["partition"], log["status"], log["reason"]] for log in logs])
     return observed, observed.wall
 
 

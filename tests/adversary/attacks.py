@@ -112,7 +112,7 @@ def _note_file(scene: Scene, path: Path) -> None:
 @attack
 def flip_bit(draw: Random, scene: Scene) -> str:
     """One bit of a file beside the logs."""
-    path = _one(draw, [each for each in _files(draw, scene) if each.stat().st_size])
+    path = _one(draw, [file for file in _files(draw, scene) if file.stat().st_size])
     bit = draw.randrange(path.stat().st_size * 8)
     _note_file(scene, path)
     _flip(path, bit)
@@ -122,7 +122,7 @@ def flip_bit(draw: Random, scene: Scene) -> str:
 @attack
 def flip_log(draw: Random, scene: Scene) -> str:
     """One bit of a log, of the headers more often than of the rest."""
-    path = _one(draw, [each for each in scene.segments(scene.target(draw)) if each.stat().st_size])
+    path = _one(draw, [segment for segment in scene.segments(scene.target(draw)) if segment.stat().st_size])
     data = path.read_bytes()
     position = draw.randrange(len(data))
     batches = scan(int(path.stem), data).batches
@@ -137,7 +137,7 @@ def flip_log(draw: Random, scene: Scene) -> str:
 @attack
 def cut_file(draw: Random, scene: Scene) -> str:
     """A file ends early."""
-    path = _one(draw, [each for each in _files(draw, scene, logs=draw.random() < 0.5) if each.stat().st_size])
+    path = _one(draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size])
     size = draw.randrange(path.stat().st_size)
     _note_file(scene, path)
     _write(path, path.read_bytes()[:size])
@@ -147,7 +147,7 @@ def cut_file(draw: Random, scene: Scene) -> str:
 @attack
 def zero_file(draw: Random, scene: Scene) -> str:
     """Some of a file is zeros, as a block that never reached the disk."""
-    path = _one(draw, [each for each in _files(draw, scene, logs=draw.random() < 0.5) if each.stat().st_size])
+    path = _one(draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size])
     data = bytearray(path.read_bytes())
     start = draw.randrange(len(data))
     end = min(len(data), start + draw.choice([1, 8, 512, 1 << 20]))
@@ -233,7 +233,7 @@ def link_file(draw: Random, scene: Scene) -> str:
 def link_to_nowhere(draw: Random, scene: Scene) -> str:
     """A file is a link to a name that is not there: who opens it to write makes it there."""
     names = [".lock", *CHECKPOINTS, "siltstone-cleanings.jsonl"]
-    names += [f"{each}.tmp" for each in CHECKPOINTS]
+    names += [f"{checkpoint}.tmp" for checkpoint in CHECKPOINTS]
     directory = scene.target(draw).parent
     return _put_link(scene, directory / draw.choice(names), scene.bystander / "made-by-a-link")
 
@@ -253,7 +253,7 @@ def link_own_names(draw: Random, scene: Scene) -> str:
         f"{base + 1:020}.snapshot.tmp",
     ]
     beside = [".lock", "siltstone-cleanings.jsonl", "siltstone-uncleanable.json", *CHECKPOINTS]
-    beside += [f"{each}.tmp" for each in CHECKPOINTS]
+    beside += [f"{checkpoint}.tmp" for checkpoint in CHECKPOINTS]
     path = partition / draw.choice(inside) if draw.random() < 0.5 else partition.parent / draw.choice(beside)
     return _put_link(scene, path, scene.bystander / "file")
 
@@ -456,7 +456,7 @@ def forge_aborted(draw: Random, scene: Scene) -> str:
     """A ``.txnindex`` with an entry moved, of another producer, added or left out."""
     partition = scene.target(draw)
     logs = scene.segments(partition)
-    files = [path for path in (each.with_suffix(".txnindex") for each in logs) if regular(path)]
+    files = [path for path in (log.with_suffix(".txnindex") for log in logs) if regular(path)]
     path = draw.choice(files) if files and draw.random() < 0.8 else draw.choice(logs).with_suffix(".txnindex")
     data = path.read_bytes() if regular(path) else b""
     rows = list(writing.ABORTED.iter_unpack(data[: len(data) - len(data) % writing.ABORTED.size]))
@@ -596,7 +596,9 @@ def lying_bomb(draw: Random, scene: Scene) -> str:
 def _extreme(draw: Random, kind: Kind) -> str:
     if kind is Kind.DOUBLE:
         return draw.choice(["0", "1", "0.5", "-1", "nan", "inf", "1e308", "5e-324", "1_0"])
-    return draw.choice([str(each) for each in EXTREMES] + [str(1 << 70), "1e3", "0x10", " 5 ", "", "+7"])
+    return draw.choice(
+        [str(extreme) for extreme in EXTREMES] + [str(1 << 70), "1e3", "0x10", " 5 ", "", "+7"]
+    )
 
 
 _SLOW = ("log.cleaner.io.max.bytes.per.second", "log.cleaner.backoff.ms")
@@ -608,7 +610,7 @@ def topic_number(draw: Random, scene: Scene) -> str:
     """One of a topic's settings is as large or small as can be."""
     if not scene.base.topics:
         raise DoesNotApplyError
-    key = draw.choice([each for each in TOPIC_KEYS if each.kind in NUMBERS])
+    key = draw.choice([topic_key for topic_key in TOPIC_KEYS if topic_key.kind in NUMBERS])
     text = _extreme(draw, key.kind)
     scene.config[key.name] = text
     scene.extreme_settings = True
@@ -618,7 +620,11 @@ def topic_number(draw: Random, scene: Scene) -> str:
 @attack
 def broker_number(draw: Random, scene: Scene) -> str:
     """One of the broker's settings is as large or small as can be."""
-    keys = [each for each in BROKER_KEYS if each.kind in NUMBERS and each.name not in _SLOW]
+    keys = [
+        broker_key
+        for broker_key in BROKER_KEYS
+        if broker_key.kind in NUMBERS and broker_key.name not in _SLOW
+    ]
     key = draw.choice(keys)
     text = _extreme(draw, key.kind)
     scene.broker_config[key.name] = text

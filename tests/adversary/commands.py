@@ -235,7 +235,7 @@ def _cleaned(answer: Answer, said: str, **more: Any) -> Done:
         kind=CLEANS,
         said=said,
         status=answer.status,
-        results={each["directory"]: each for each in logs},
+        results={log["directory"]: log for log in logs},
         reported=document is not None,
         error=answer.error,
         stderr=answer.stderr,
@@ -243,12 +243,12 @@ def _cleaned(answer: Answer, said: str, **more: Any) -> Done:
     for name, value in more.items():
         setattr(done, name, value)
     if document is not None:
-        bad = any(each["status"] in ("failed", "uncleanable") for each in logs)
+        bad = any(log["status"] in ("failed", "uncleanable") for log in logs)
         if answer.status != int(bad):
-            done.contract.append(f"exit status {answer.status} with {[each['status'] for each in logs]}")
-        for each in logs:
-            if each["status"] != "cleaned" and not each["reason"]:
-                done.contract.append(f"{each['directory']}: {each['status']} without a reason")
+            done.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
+        for log in logs:
+            if log["status"] != "cleaned" and not log["reason"]:
+                done.contract.append(f"{log['directory']}: {log['status']} without a reason")
     elif answer.error is None:
         done.contract += _refusal(answer)
     return done
@@ -280,7 +280,7 @@ def clean(draw: Random, scene: Scene) -> Done:
 def clean_one(draw: Random, scene: Scene) -> Done:
     """One partition by its own path, links included; its neighbours are nobody's business."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    names = [path for each in scene.directories for path in sorted(each.iterdir())]
+    names = [path for directory in scene.directories for path in sorted(directory.iterdir())]
     names = [path for path in names if topic_of(path) in scene.base.topics] or scene.partitions()
     if not names:
         return Done(kind=LOOKS, said="nothing there")
@@ -455,16 +455,16 @@ def recover(draw: Random, scene: Scene) -> Done:
         error=answer.error,
         stderr=answer.stderr,
         results={
-            paths.get(name, name): each for each in logs for name in [f"{each['topic']}-{each['partition']}"]
+            paths.get(name, name): log for log in logs for name in [f"{log['topic']}-{log['partition']}"]
         },
     )
     if document is None and answer.error is None:
         done.contract += _refusal(answer)
     if document is not None:
         offline = any(each["offline"] for each in document["directories"])
-        bad = offline or any(each["status"] in ("damaged", "refused", "failed") for each in logs)
+        bad = offline or any(log["status"] in ("damaged", "refused", "failed") for log in logs)
         if answer.status != int(bad):
-            done.contract.append(f"exit status {answer.status} with {[each['status'] for each in logs]}")
+            done.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
     return done
 
 

@@ -289,7 +289,7 @@ class Log:
     @property
     def end_offset(self) -> int:
         """The offset of the next record."""
-        ends = [max(each.base_offset, each.end_offset) for each in self.segments.values()]
+        ends = [max(segment.base_offset, segment.end_offset) for segment in self.segments.values()]
         return max(ends, default=0)
 
     @property

@@ -62,7 +62,7 @@ def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> No
     cases = (
         case
         for case in ci_cases(store)
-        if any(each.startswith("clean") for each in case.commands) and not {*QUEUES} & {*case.attacks}
+        if any(command.startswith("clean") for command in case.commands) and not {*QUEUES} & {*case.attacks}
     )
     if spoil in DIRECTED:
         attacked, names = DIRECTED[spoil]
@@ -71,7 +71,7 @@ def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> No
         cases = (Case(name, attacked, commands, seed) for seed, name in enumerate(bases))
     pattern = re.compile(FOUND[spoil])
     found = run_room(cases, store, seconds=SECONDS, workers=1, spoil=spoil, until=pattern.search)
-    assert any(pattern.search(each) for each in found.failures), found.text()
+    assert any(pattern.search(failure) for failure in found.failures), found.text()
 
 
 def test_every_case_is_drawn_alike_again() -> None:

@@ -76,7 +76,7 @@ def is_flip(text: str) -> bool:
 
 @pytest.mark.timeout(600)
 def test_logs_hold_against_attacks(found: Found) -> None:
-    failures = [each for each in found.failures if not is_flip(each)]
+    failures = [failure for failure in found.failures if not is_flip(failure)]
     assert not failures, "\n".join([*failures, found.text()])
     assert found.cases - flips_done(found) > 10
 

@@ -43,14 +43,14 @@ KAFKA_CODES = {
     "INVALID_RECORD": 87,
 }
 LOG_ERRORS = [
-    each
-    for each in vars(errors).values()
-    if isinstance(each, type) and issubclass(each, LogError) and each.error_code >= 0
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, LogError) and value.error_code >= 0
 ]
 
 
 def test_every_log_error_has_kafkas_number() -> None:
-    assert {each.code: each.error_code for each in LOG_ERRORS} == KAFKA_CODES
+    assert {log_error.code: log_error.error_code for log_error in LOG_ERRORS} == KAFKA_CODES
 
 
 @pytest.mark.parametrize("kind", LOG_ERRORS)
@@ -74,7 +74,9 @@ def test_details_survive_pickling() -> None:
 
 
 def test_every_kind_of_error_has_a_code_of_its_own() -> None:
-    kinds = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]
+    kinds = [
+        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)
+    ]
     shared = {UnreadableBatchError, LogError, RecordRefusedError, UnknownConfigError, UnknownSettingError}
     codes = [kind.code for kind in kinds if kind not in shared]
     assert len(codes) > 30 and len(set(codes)) == len(codes)
@@ -82,6 +84,6 @@ def test_every_kind_of_error_has_a_code_of_its_own() -> None:
 
 def test_the_drawing_names_every_class() -> None:
     drawn = errors.__doc__ or ""
-    named = [each for each in vars(errors) if each.endswith("Error")]
+    named = [value for value in vars(errors) if value.endswith("Error")]
     assert len(named) > 20
     assert [each for each in named if each not in drawn] == []

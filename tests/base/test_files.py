@@ -155,7 +155,7 @@ def test_replacing_keeps_owner_and_mode(tmp_path: Path) -> None:
     after = files.stat(path)
     assert path.read_bytes() == b"new"
     assert (after.owner, after.group, after.mode) == (before.owner, before.group, before.mode)
-    assert [each.name for each in files.entries(tmp_path)] == ["checkpoint"]
+    assert [entry.name for entry in files.entries(tmp_path)] == ["checkpoint"]
 
 
 def test_a_new_checkpoint_belongs_to_the_directorys_owner(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command,
     def run(**options: object) -> None:
         request = CleanRequest(directories=[shop], **given, **options)  # type: ignore[arg-type]
         report = clean(request, engine=lambda *_: InProcessEngine())
-        assert [each.status for each in report.results] in (["cleaned"], ["nothing_to_do"])
+        assert [result.status for result in report.results] in (["cleaned"], ["nothing_to_do"])
 
     run(out=shop.parent / "copy")
     assert not (shop.parent / "copy" / str(EVENTS) / ".compacted").exists()

@@ -38,7 +38,7 @@ def dump(capsys: pytest.CaptureFixture[str]) -> Any:
 
     def call(*arguments: object) -> Result:
         capsys.readouterr()
-        status = run(["dump", *(str(each) for each in arguments)])
+        status = run(["dump", *(str(argument) for argument in arguments)])
         captured = capsys.readouterr()
         return status, captured.out, captured.err
 

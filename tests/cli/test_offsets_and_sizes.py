@@ -54,7 +54,7 @@ def test_a_real_brokers_times(siltstone: Command, stopped_broker: tuple[Path, Pa
     """Every hundredth record of a log as Kafka's reader listed it, found by its time."""
     listing = golden / "whole_43" / "records_before" / "data0" / "users-0.jsonl"
     records = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
-    times = {each["offset"]: each["ts"] for each in records if each["t"] == "rec"}
+    times = {record["offset"]: record["ts"] for record in records if record["t"] == "rec"}
     assert len(times) == 758
     for offset in list(times)[::100]:
         first = min(each for each, time in times.items() if time >= times[offset])

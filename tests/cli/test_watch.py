@@ -243,8 +243,8 @@ def test_a_bounded_part_of_the_headers_is_read_for_one_snapshot(
         seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW))
         known = [
             sum(
-                each.snapshot is not None and each.snapshot.horizons is not None
-                for each in seeing.snapshot().logs
+                log.snapshot is not None and log.snapshot.horizons is not None
+                for log in seeing.snapshot().logs
             )
             for _ in range(5)
         ]

@@ -255,7 +255,7 @@ def test_the_catalogue_sorts_filters_and_pages(served: Served) -> None:
     assert (row.retention_ms, row.partitions, row.policy, row.records) == (5, 3, "delete", 1)
     assert row.bytes > 100
     assert catalogue.totals.partitions == 6
-    assert [each.topic_partition.partition for each in catalogue.partitions_of("users")] == [0, 1]
+    assert [partition.topic_partition.partition for partition in catalogue.partitions_of("users")] == [0, 1]
     for bad in ({"sort": "x"}, {"state": "x"}, {"count": 0}, {"count": 501}, {"start": -1}):
         with pytest.raises(UsageError):
             list_topics(catalogue, TopicQuery(**bad))  # type: ignore[arg-type]

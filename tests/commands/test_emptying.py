@@ -45,14 +45,14 @@ def test_each_key_gets_one_tombstone_and_the_values_go(tmp_path: Path, codec: st
         write(logs[1], 3, keys=3)
         write(logs[1], 1, keys=3, value=None)  # k0 is deleted already
         planned = empty(here, dry_run=True)
-        assert [(each.records, each.keys) for each in planned.partitions] == [(40, 5), (4, 2)]
-        assert not planned.is_empty and [each.bytes for each in planned.partitions] == [
+        assert [(partition.records, partition.keys) for partition in planned.partitions] == [(40, 5), (4, 2)]
+        assert not planned.is_empty and [partition.bytes for partition in planned.partitions] == [
             log.size for log in logs
         ]
         done = empty(here)
-        assert done.is_empty and [each.keys for each in done.partitions] == [5, 2]
-        assert [each.keys_after for each in done.partitions] == [0, 0]
-        assert [each.bytes_after for each in done.partitions] == [log.size for log in logs]
+        assert done.is_empty and [partition.keys for partition in done.partitions] == [5, 2]
+        assert [partition.keys_after for partition in done.partitions] == [0, 0]
+        assert [partition.bytes_after for partition in done.partitions] == [log.size for log in logs]
         assert [table(log) for log in logs] == [{}, {}]
         assert sorted(record.key or b"" for record in logs[0]) == [b"k%d" % number for number in range(5)]
         assert files_with(tmp_path, b"v" * 50) == []
@@ -195,7 +195,7 @@ def test_an_empty_topic_is_emptied(tmp_path: Path) -> None:
     with open_at(tmp_path) as here:
         for mode in MODES:
             done = empty(here, mode)
-            assert done.is_empty and [each.keys_after or 0 for each in done.partitions] == [0]
+            assert done.is_empty and [partition.keys_after or 0 for partition in done.partitions] == [0]
 
 
 def test_an_interrupted_run_is_completed_by_the_next(tmp_path: Path) -> None:

@@ -438,7 +438,7 @@ def test_a_copy_that_is_not_ours_to_remove_is_named(tmp_path: Path, kind: str, p
         put(here.manager["users", 0])
         copy = copied(here, tmp_path / place)
         done = erase(here)
-        assert done.status == HELD and [(each.kind, each.path) for each in done.holders] == [
+        assert done.status == HELD and [(holder.kind, holder.path) for holder in done.holders] == [
             (kind, str(copy))
         ]
         assert done.holders[0].advice
@@ -489,7 +489,7 @@ def test_kept_originals_are_searched(tmp_path: Path, by_history: bool) -> None:
             done = erase(here)
         else:
             done = erase(here, KEY, keep)
-        assert done.status == HELD and [(each.kind, each.path) for each in done.holders] == [
+        assert done.status == HELD and [(holder.kind, holder.path) for holder in done.holders] == [
             (KEPT, str(copy))
         ]
         shutil.rmtree(copy.parent)
@@ -504,7 +504,7 @@ def test_kept_originals_of_a_fleet_are_searched_and_those_that_are_named_twice_c
         put(here.manager["users", 0])
         copy = copied(here, keep / "rack1" / "broker1" / "RUN" / "users-0" / f"{0:020d}.log")
         found = erase(here, KEY, keep, keep / "rack1", copy.parent, dry_run=True)
-        assert [(each.kind, each.path) for each in found.holders][1:] == [(KEPT, str(copy))]
+        assert [(holder.kind, holder.path) for holder in found.holders][1:] == [(KEPT, str(copy))]
         assert found.values == 2 and found.files == 2
         assert erase(here, KEY, keep).status == HELD and receipts(here) == []
 

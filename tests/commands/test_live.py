@@ -133,7 +133,7 @@ def test_settings_are_set_for_a_time(journal: Path) -> None:
         {"min.cleanable.dirty.ratio": None, "segment.ms": "5000"},
     ]
     assert admin.own == OWN
-    assert [each.status for each in result.partitions] == [live.CLEANED]
+    assert [partition.status for partition in result.partitions] == [live.CLEANED]
     assert (result.partitions[0].before, result.partitions[0].after) == (DIRTY, CLEAN)
     assert result.restored == (Restored(topic="t", restored=("min.cleanable.dirty.ratio", "segment.ms")),)
     assert not journal.exists()
@@ -346,12 +346,12 @@ def test_refused_topics(journal: Path) -> None:
 
 def test_what_stays_in_the_active_segment_settles(journal: Path) -> None:
     result = run(FakeAdmin(read_backs=[DIRTY, REST]), journal)
-    assert [(each.status, each.after) for each in result.partitions] == [(live.SETTLED, REST)]
+    assert [(partition.status, partition.after) for partition in result.partitions] == [(live.SETTLED, REST)]
 
 
 def test_the_time_is_over(journal: Path) -> None:
     admin = FakeAdmin(read_backs=[DIRTY])
-    assert [each.status for each in run(admin, journal, timeout=100).partitions] == [live.TIMED_OUT]
+    assert [partition.status for partition in run(admin, journal, timeout=100).partitions] == [live.TIMED_OUT]
     assert admin.own == OWN
 
 
@@ -369,8 +369,8 @@ def test_the_checkpoint_is_waited_for(journal: Path, tmp_path: Path) -> None:
 
     admin = FakeAdmin()
     result = run(admin, journal, log_dirs=(log.parent,), stopwatch=lambda: time.now, pause=pause)
-    assert [(each.status, each.cleaned_to, each.active_from) for each in result.partitions] == [
-        (live.CLEANED, 70, 70)
-    ]
+    assert [
+        (partition.status, partition.cleaned_to, partition.active_from) for partition in result.partitions
+    ] == [(live.CLEANED, 70, 70)]
     assert 20 <= time.now < 22
     assert "read_back" not in admin.calls

@@ -87,7 +87,7 @@ def test_open_ones_are_told_with_what_they_hold(served: Served) -> None:
 def test_a_producer_has_the_transactional_id_that_its_coordinator_wrote(served: Served) -> None:
     begin(served, USERS, 7)
     begin(served, EVENTS, 8)
-    assert {each.transactional_id for each in open_transactions(served).transactions} == {None}
+    assert {transaction.transactional_id for transaction in open_transactions(served).transactions} == {None}
     manager, state = served.opened(), TRANSACTION_STATE
     manager.topics.create(state, 2, {"cleanup.policy": "compact"})
     written = {"old": (6, 7), "orders-app": (7,), "gone": (None,), "other": (9,)}
@@ -98,7 +98,7 @@ def test_a_producer_has_the_transactional_id_that_its_coordinator_wrote(served: 
     append(manager[state, 0], [NewRecord(key=b"?", value=b"?")])
     append(manager[state, 0], [NewRecord(key=encoded.key(0, "old"), value=None)])
     found = open_transactions(served)
-    assert [each.transactional_id for each in found.transactions] == [None, "orders-app"]
+    assert [transaction.transactional_id for transaction in found.transactions] == [None, "orders-app"]
     with looked(served) as other:
         assert open_transactions(other) == found
     ids, (note,) = transactional_ids(served, Budget(1))
@@ -138,14 +138,14 @@ def test_a_look_says_how_far_it_is_and_passes_over_a_log_that_was_deleted(
     begin(served, EVENTS, 7)
     told = list[tuple[int, int]]()
     found = open_transactions(served, lambda done, total: told.append((done, total)))
-    assert [each.topic for each in found.transactions] == ["events", "users"]
+    assert [transaction.topic for transaction in found.transactions] == ["events", "users"]
     assert told == [(0, 3), (1, 3), (2, 3)]
 
     def is_gone(done: int, total: int) -> None:
         if not done:
             served.opened().topics.delete("events")
 
-    assert [each.topic for each in open_transactions(served, is_gone).transactions] == ["users"]
+    assert [transaction.topic for transaction in open_transactions(served, is_gone).transactions] == ["users"]
 
 
 def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
@@ -156,6 +156,6 @@ def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
             partition = served.paths[0] / f"broken-{number}"
             (partition / "00000000000000000009.log.swap").write_bytes(b"")
         page = open_transactions(other)
-    assert [each.topic for each in page.transactions] == ["users"]
+    assert [transaction.topic for transaction in page.transactions] == ["users"]
     assert page.notes[0].startswith("broken-0: ") and page.notes[-1] == "2 more logs cannot be read"
     assert len(page.notes) == NOTES_MAX + 1

@@ -50,8 +50,8 @@ def test_it_leaves_what_a_shuffle_join_leaves(tmp_path: Path, monkeypatch: pytes
         clean(path.parent, min_clean_to_dirty_ratio=99 * number) for number, path in enumerate(pairs.values())
     ]
     assert len(used) == 1
-    for each in results:
-        each.seconds, each.directory = 0.0, ""
+    for result in results:
+        result.seconds, result.directory = 0.0, ""
     assert results[0] == results[1] and results[0].status == CLEANED
     assert results[0].distinct_dirty_keys == 5 and results[0].discarded.superseded == 4
     trees = [logs.tree(path) for path in pairs.values()]
@@ -73,8 +73,8 @@ def test_a_small_log_is_looked_up_in_its_one_task(tmp_path: Path, monkeypatch: p
         path = write_clean_and_dirty(tmp_path / name)
         results.append(logs.run(path.parent, config={"segment.bytes": 900}, engine=InProcessEngine))
     assert len(used) == 1
-    for each in results:
-        each.seconds, each.directory = 0.0, ""
+    for result in results:
+        result.seconds, result.directory = 0.0, ""
     assert results[0] == results[1] and results[0].status == CLEANED
     trees = [logs.tree(path) for path in sorted(tmp_path.glob("*/*")) if path.is_dir()]
     assert len(trees) == 2 and trees[0] == trees[1]

@@ -71,17 +71,18 @@ def test_keys_are_counted_as_a_dict_would(golden: Path, tmp_path: Path, name: st
     assert log.range.first_uncleanable_offset is not None
     keys = records_by_key(staged.partition, log.range.first_uncleanable_offset)
     assert log.keys.distinct_keys == len(keys)
-    assert {each.key: each.records for each in log.keys.hottest_keys} == {
+    assert {hottest_key.key: hottest_key.records for hottest_key in log.keys.hottest_keys} == {
         key.decode(): len(records) for key, records in keys.items()
     }
     sizes = {
-        each.key: (each.bytes, each.superseded_bytes, each.last_offset) for each in log.keys.hottest_keys
+        hottest_key.key: (hottest_key.bytes, hottest_key.superseded_bytes, hottest_key.last_offset)
+        for hottest_key in log.keys.hottest_keys
     }
     for key, records in keys.items():
         whole = sum(record.size for record in records)
         gone = whole - records[-1].size
         assert sizes[key.decode()] == (whole, gone, records[-1].offset)
-    counts = [each.records for each in log.keys.hottest_keys]
+    counts = [hottest_key.records for hottest_key in log.keys.hottest_keys]
     assert counts == sorted(counts, reverse=True)
     for step in log.keys.keys_by_records:
         wanted = sum(step.records_from <= len(records) <= step.records_to for records in keys.values())
@@ -299,9 +300,12 @@ def test_keyless_records_have_to_be_allowed(golden: Path, tmp_path: Path) -> Non
 
 
 def test_keys_are_masked_unless_they_are_asked_for(staged: Staged) -> None:
-    assert {each.key for each in explain_one(staged).keys.hottest_keys} == {MASKED_KEY}
+    assert {hottest_key.key for hottest_key in explain_one(staged).keys.hottest_keys} == {MASKED_KEY}
     assert "key-00" not in json.dumps(explain_all(staged).to_json())
-    assert all(each.key.startswith("key-") for each in explain_one(staged, show_keys=True).keys.hottest_keys)
+    assert all(
+        hottest_key.key.startswith("key-")
+        for hottest_key in explain_one(staged, show_keys=True).keys.hottest_keys
+    )
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
         )
         with open_unchanged(segments[split.segment]) as reader:
             found = [
-                each.batches for each in windows(reader, start=split.start_position, end=split.end_position)
+                window.batches
+                for window in windows(reader, start=split.start_position, end=split.end_position)
             ]
         assert found[0]["base_offset"][0] == offset
         offset, places[split.segment] = split.end_offset, split.end_position
@@ -145,7 +146,7 @@ def test_an_index_that_names_no_batch_costs_nothing_but_balance(tmp_path: Path, 
     index_of(segments[0]).write_bytes(entries)
     assert cut_near(segments[0], segments[0].size // 2) is None
     assert splits_by_task(segments, end, 2, may_cut=True) == [
-        [each] for each in whole_segments(segments, end)
+        [segment] for segment in whole_segments(segments, end)
     ]
     index_of(segments[0]).unlink()
     assert cut_near(segments[0], segments[0].size // 2) is None

@@ -66,7 +66,7 @@ def clean(root: Path, count: int, whole_log_bytes: int, parallelism: int = 2) ->
         ]
         run = Cleaner(lambda: engine, InPlace("run"), RunLimits(whole_log_bytes=whole_log_bytes))
         results = run.run(states, PlanOptions(now_ms=logs.NOW, force=True))
-    assert [each.status for each in results] == [CLEANED] * count
+    assert [result.status for result in results] == [CLEANED] * count
     return engine
 
 

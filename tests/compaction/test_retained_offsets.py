@@ -67,7 +67,7 @@ def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
     none = write_retained(staged, staged.ranges[2], RETAINED[:0], "a")
     assert (none.name, none.count) == ("", 0)
     assert len(read_retained(tmp_path, none)) == 0
-    assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
 def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork, tmp_path: Path) -> None:

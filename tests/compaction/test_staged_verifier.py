@@ -34,7 +34,7 @@ def _batches(packed: bool) -> Iterator[bytes]:
     for number in range(10):
         offsets = range(number * 10, number * 10 + 10)
         yield logs.batch(
-            [logs.Rec(offset=each, key=b"key %d" % (each if each % 3 else 0)) for each in offsets],
+            [logs.Rec(offset=offset, key=b"key %d" % (offset if offset % 3 else 0)) for offset in offsets],
             codec=number % 5 if packed else 0,
         )
 

@@ -56,7 +56,7 @@ class Run:
 
 
 def run(root: Path, calls: list[Callable[[LogManager], object]]) -> Run:
-    directories = [root / each for each in DIRECTORIES]
+    directories = [root / directory for directory in DIRECTORIES]
     opened(*directories).close()
     with recorded(root) as recording:
         made = Run(recording=recording, root=root)
@@ -72,7 +72,7 @@ def lost(made: Run, count: int, variant: Variant, alike: set[int]) -> str | None
     """What is wrong with one thing that could be on disk; None: nothing, or it was looked at before."""
     if not Disk(made.recording, count).build(variant, alike):
         return None
-    directories = [made.root / each for each in DIRECTORIES]
+    directories = [made.root / directory for directory in DIRECTORIES]
     found = []
     for _ in range(2):
         manager = opened(*directories, clock=ManualClock(NOW))

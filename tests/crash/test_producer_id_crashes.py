@@ -16,7 +16,7 @@ VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1, 2, 3)
 
 
 def test_an_id_that_was_given_is_never_given_again(tmp_path: Path) -> None:
-    directories = [tmp_path / each for each in DIRECTORIES]
+    directories = [tmp_path / directory for directory in DIRECTORIES]
     opened(*directories).close()
     given = list[tuple[int, int]]()
     with recorded(tmp_path) as recording, opened(*directories) as logs:

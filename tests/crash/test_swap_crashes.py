@@ -324,7 +324,7 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
         staged = recording.steps[adopt].operation[1]
         synced = [i for i, step in enumerate(recording.steps) if step.operation == ("fsync", staged, "")]
         assert synced and synced[-1] < adopt
-    parts = [adopts, *([each] for each in swaps), retires, *([each] for each in finals), unlinks]
+    parts = [adopts, *([swap] for swap in swaps), retires, *([final] for final in finals), unlinks]
     for earlier, later in pairwise(parts):
         assert any(earlier[-1] < sync < later[0] for sync in syncs)
     (moved,) = _step(recording, "rename", ".tmp", "cleaner-offset-checkpoint")

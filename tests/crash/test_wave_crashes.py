@@ -85,7 +85,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
         waves.write(path, single=is_cut)
         run = functools.partial(clean, path, is_cut=is_cut)
         assert crash_after(count, run) or count > len(recording.steps) - 3
-        swapped = sum(each in logs.logs_of(whole).items() for each in logs.logs_of(path / "topic-0").items())
+        swapped = sum(item in logs.logs_of(whole).items() for item in logs.logs_of(path / "topic-0").items())
         notes = start_again(path, before, ended, broker=number % 2 == 0)
         left[f"{swapped} segments as in the end"] += 1
         left["staged files"] += REMOVED_STAGED in notes

@@ -43,7 +43,7 @@ def to_the_end(root: Path) -> list[list[bytes | None]]:
     """The same beyond the high watermark."""
     with ReadOnlyLogs([root], clock=CLOCK) as logs:
         views = [logs["users", n].view for n in range(2)]
-        whole = [FixedLog(each._replace(high_watermark=each.log_end_offset)) for each in views]
+        whole = [FixedLog(view._replace(high_watermark=view.log_end_offset)) for view in views]
         return [[record.value for record in LogReader(log).records()] for log in whole]
 
 

@@ -74,4 +74,6 @@ def test_reading_gives_back_every_byte(golden: Path, tmp_path: Path) -> None:
         data, batches, _ = fetched.batches()
         found.append(data.copy())
         offset, place = int(batches["last_offset"][-1]) + 1, fetched.position_after(batches)
-    assert np.concatenate(found).tobytes() == b"".join(Path(each.path).read_bytes() for each in segments)
+    assert np.concatenate(found).tobytes() == b"".join(
+        Path(segment.path).read_bytes() for segment in segments
+    )

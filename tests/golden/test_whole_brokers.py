@@ -135,7 +135,7 @@ def test_without_server_properties_its_settings_are_kafkas_defaults_and_that_is_
 
 def log_records(partition: Path) -> list[twin.Record]:
     """All records of a log, without their encoded sizes: 2.8 had no delete horizons, so deltas differ."""
-    found = [each for path in sorted(partition.glob("*.log")) for each in records_in(path.read_bytes())]
+    found = [record for path in sorted(partition.glob("*.log")) for record in records_in(path.read_bytes())]
     return [replace(each, size=0) for each in found]
 
 
@@ -150,7 +150,7 @@ def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
         ours = log_records(Path(result.directory))
         (theirs_at,) = broker.after.glob(f"*/{name}")
         start = min(int(path.stem) for path in theirs_at.glob("*.log"))
-        assert [each for each in ours if each.offset >= start] == log_records(theirs_at), name
+        assert [our for our in ours if our.offset >= start] == log_records(theirs_at), name
         assert result.cleaned_end_offset == broker.case["cleaned"][name]["dirty_section"][-1][1], name
 
 

@@ -105,7 +105,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 
 
 def _consume(broker: Broker, partitions: list[Partition] | tuple[Partition, ...]) -> Seen:
-    return {each: clients.consume(broker.bootstrap, partitions, each) for each in ISOLATIONS}
+    return {isolation: clients.consume(broker.bootstrap, partitions, isolation) for isolation in ISOLATIONS}
 
 
 # Siltstone
@@ -128,10 +128,10 @@ def ours(prepared: Prepared) -> Ours:
         assert logs.topics.describe(OURS).config.items() >= COMPACT.items()
         logs.topics.alter(THEIRS, CONFIG)
         theirs = logs[THEIRS, 0]
-        read_theirs = {each: _read(theirs, each) for each in ISOLATIONS}
+        read_theirs = {isolation: _read(theirs, isolation) for isolation in ISOLATIONS}
         known = [
-            clients.ProducerState(each.producer_id, each.producer_epoch, each.last_sequence)
-            for each in theirs._producers.entries()
+            clients.ProducerState(entry.producer_id, entry.producer_epoch, entry.last_sequence)
+            for entry in theirs._producers.entries()
         ]
         retried = _send_last_batches_again(theirs)
         added = _go_on_in_theirs(theirs, known)
@@ -144,7 +144,7 @@ def ours(prepared: Prepared) -> Ours:
             producers_of_theirs=known,
             retried=retried,
             added_to_theirs=added,
-            times={each: _our_times(logs[each]) for each in PARTITIONS},
+            times={partition: _our_times(logs[partition]) for partition in PARTITIONS},
         )
 
 
@@ -155,13 +155,13 @@ def _no_scan(*arguments: object, **more: object) -> None:
 def _read(log: HasView, isolation: str) -> list[Record]:
     return [
         Record(
-            each.offset,
-            each.timestamp,
-            each.key,
-            each.value,
-            tuple((name.decode(), value) for name, value in each.headers),
+            record.offset,
+            record.timestamp,
+            record.key,
+            record.value,
+            tuple((name.decode(), value) for name, value in record.headers),
         )
-        for each in LogReader(log, isolation=isolation).records()
+        for record in LogReader(log, isolation=isolation).records()
     ]
 
 
@@ -239,9 +239,12 @@ def served(prepared: Prepared, ours: Ours) -> Served:
     broker = prepared.broker
     with broker:
         seen = _consume(broker, PARTITIONS)
-        times = {each: real_clients.times(broker, each, ours.times[each]) for each in PARTITIONS}
-        ends = {each: real_clients.ends(broker, each) for each in PARTITIONS}
-        java = {each: _consume_java(broker, ours, each) for each in ISOLATIONS}
+        times = {
+            partition: real_clients.times(broker, partition, ours.times[partition])
+            for partition in PARTITIONS
+        }
+        ends = {partition: real_clients.ends(broker, partition) for partition in PARTITIONS}
+        java = {isolation: _consume_java(broker, ours, isolation) for isolation in ISOLATIONS}
         producers = [clients.describe_producers(broker.bootstrap, OURS, number) for number in range(2)]
         added = dict(zip(ISOLATIONS, real_clients.add_more(broker, (OURS, THEIRS)), strict=True))
         seen_after = _consume(broker, PARTITIONS)
@@ -299,7 +302,7 @@ def test_offsets_and_producers_are_the_same(ours: Ours, served: Served) -> None:
     assert served.times == ours.times
     for number, writer in enumerate(ours.writers):
         assert served.ends[OURS, number] == (0, writer.stable(), writer.end_offset)
-        assert served.producers[number] == sorted(each.state for each in writer.producers)
+        assert served.producers[number] == sorted(producer.state for producer in writer.producers)
     assert ours.writers[1].stable() < ours.writers[1].end_offset
 
 
@@ -324,7 +327,9 @@ def test_the_broker_recovered_nothing(served: Served) -> None:
 def test_kafkas_tool_finds_nothing_wrong(ours: Ours, served: Served) -> None:
     folders = [served.log_dir / f"{topic}-{number}" for topic, number in PARTITIONS]
     tools.assert_dump_clean(*folders)
-    others = [path for each in folders for end in ("snapshot", "txnindex") for path in each.glob(f"*.{end}")]
+    others = [
+        path for folder in folders for end in ("snapshot", "txnindex") for path in folder.glob(f"*.{end}")
+    ]
     dump = tools.dump_logs(others)
     assert (dump.returncode, dump.faults) == (0, [])
     dumped = tools.aborted_transactions(dump)
@@ -344,7 +349,9 @@ def test_both_go_on(served: Served, isolation: str) -> None:
             (each.key, each.value) for each in added
         ]
     with st.open(served.log_dir) as logs:
-        assert {each: _read(logs[each], isolation) for each in PARTITIONS} == served.seen_after[isolation]
+        assert {
+            partition: _read(logs[partition], isolation) for partition in PARTITIONS
+        } == served.seen_after[isolation]
 
 
 # After a crash of ours
@@ -365,10 +372,10 @@ def test_recovery_agrees_after_a_crash(ours: Ours, served: Served, tmp_path: Pat
     assert done.returncode == 0, done.stdout
     logs = {(each["topic"], each["partition"]): each for each in json.loads(done.stdout)["logs"]}
     with brokers as broker:
-        ends = {each: broker.end_offset(*each) for each in PARTITIONS}
-        stable = {each: real_clients.ends(broker, each)[1] for each in PARTITIONS}
+        ends = {partition: broker.end_offset(*partition) for partition in PARTITIONS}
+        stable = {partition: real_clients.ends(broker, partition)[1] for partition in PARTITIONS}
         seen = _consume(broker, PARTITIONS)
-    assert ends == {each: logs[each]["log_end_offset"] for each in PARTITIONS}
+    assert ends == {partition: logs[partition]["log_end_offset"] for partition in PARTITIONS}
     assert ends[OURS, 0] < ours.writers[0].end_offset and ends[OURS, 1] == ours.writers[1].end_offset
     assert "segment 0. 0 recovered for ours-1" in broker.log_file.read_text(errors="replace")
     for topic, number in PARTITIONS:
@@ -378,9 +385,11 @@ def test_recovery_agrees_after_a_crash(ours: Ours, served: Served, tmp_path: Pat
             if (topic, number) == (OURS, 1):
                 assert rebuilt == _files(served.log_dir / f"{topic}-{number}", kind), kind
     with st.LogManager.open([ours.crashed]) as recovered:
-        assert {each: recovered[each].last_stable_offset for each in PARTITIONS} == stable
+        assert {partition: recovered[partition].last_stable_offset for partition in PARTITIONS} == stable
         for isolation in ISOLATIONS:
-            assert {each: _read(recovered[each], isolation) for each in PARTITIONS} == seen[isolation]
+            assert {partition: _read(recovered[partition], isolation) for partition in PARTITIONS} == seen[
+                isolation
+            ]
 
 
 def _files(folder: Path, kind: str) -> dict[str, object]:

@@ -46,13 +46,13 @@ class Served:
 def batch_of(records: list[Sent], partition: int = 0) -> pa.RecordBatch:
     rows = [
         {
-            "key": each.key,
-            "value": each.value,
-            "headers": [{"key": name, "value": value} for name, value in each.headers],
-            "timestamp": each.timestamp_ms * 1000,
+            "key": record.key,
+            "value": record.value,
+            "headers": [{"key": name, "value": value} for name, value in record.headers],
+            "timestamp": record.timestamp_ms * 1000,
             "partition": partition,
         }
-        for each in records
+        for record in records
     ]
     return pa.RecordBatch.from_pylist(rows, schema=pa.schema([(name, TYPES[name]) for name in NAMES]))
 
@@ -133,7 +133,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 
 def plain(records: list[Record]) -> list[Sent]:
-    return [Sent(each.key, each.value, each.headers, each.timestamp_ms) for each in records]
+    return [Sent(record.key, record.value, record.headers, record.timestamp_ms) for record in records]
 
 
 def test_the_broker_serves_what_was_written_in_every_codec_once(served: Served) -> None:

@@ -114,6 +114,6 @@ def test_the_cleaner_takes_what_was_accepted(accepted: dict[Path, Row], folder: 
     )
     results = app.clean(request, engine=lambda request, progress: InProcessEngine(1)).results
     assert len(results) == len(accepted)
-    status = {accepted[Path(each.directory)].name: (each.status, each.reason) for each in results}
+    status = {accepted[Path(result.directory)].name: (result.status, result.reason) for result in results}
     assert status.pop("transactional of a producer without id")[0] == "nothing_to_do", "it stays open"
     assert {name: each for name, each in status.items() if each != ("cleaned", "")} == {}

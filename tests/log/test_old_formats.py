@@ -86,5 +86,7 @@ def test_old_formats_are_read_by_time(golden: Path, name: str) -> None:
     times = sorted({found.timestamp for found in records if found.timestamp >= 0})
     for time in itertools.chain([0], *((t - 1, t, t + 1) for t in [*times[::40], *times[-1:]])):
         found = offset_for_time(view, time)
-        want = next(((each.offset, each.timestamp) for each in records if each.timestamp >= time), None)
+        want = next(
+            ((record.offset, record.timestamp) for record in records if record.timestamp >= time), None
+        )
         assert (found and (found.offset, found.timestamp)) == want, time

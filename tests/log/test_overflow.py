@@ -26,7 +26,7 @@ from tests.support.records import twin
 
 def test_only_closed_segments_are_found_to_be_overflowed(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
-    assert [each.base_offset for each in overflowed_segments(list_segments(partition))] == [0]
+    assert [segment.base_offset for segment in overflowed_segments(list_segments(partition))] == [0]
     near = wide_log(tmp_path / "near", [0, INT_MAX])
     assert overflowed_segments(list_segments(near)) == []
 
@@ -124,8 +124,8 @@ def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> 
     partition = wide_log(tmp_path)
     before, expected = logs_of(partition), [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
     found = recover(partition)
-    assert [each.base_offset for each in found.segments] == expected
-    assert [each.base_offset for each in list_segments(partition)] == expected
+    assert [segment.base_offset for segment in found.segments] == expected
+    assert [segment.base_offset for segment in list_segments(partition)] == expected
     assert found.changed and found.log_end_offset == 4 * FAR + 1 and not found.truncated_bytes
     assert any("was split: 0, " in note for note in found.notes)
     after = logs_of(partition)
@@ -138,17 +138,17 @@ def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> 
 
 def test_after_a_clean_shutdown_it_is_split_only_if_an_index_is_invalid(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
-    assert [each.base_offset for each in recover(partition, clean=True).segments] == [0, 4 * FAR]
+    assert [segment.base_offset for segment in recover(partition, clean=True).segments] == [0, 4 * FAR]
     (partition / f"{0:020d}.index").unlink()
     found = recover(partition, clean=True)
-    assert [each.base_offset for each in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
+    assert [segment.base_offset for segment in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
 
 
 def test_after_a_clean_shutdown_an_index_is_judged_by_its_last_entry(tmp_path: Path) -> None:
     """The sanity checks of Kafka's ``OffsetIndex`` and ``TimeIndex``."""
     partition = wide_log(tmp_path)
     (partition / f"{0:020d}.index").write_bytes(struct.pack(">iiii", 9, 80, 7, 80))
-    assert [each.base_offset for each in recover(partition, clean=True).segments] == [0, 4 * FAR]
+    assert [segment.base_offset for segment in recover(partition, clean=True).segments] == [0, 4 * FAR]
 
 
 def test_a_dry_run_of_recovery_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None:

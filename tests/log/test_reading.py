@@ -112,7 +112,7 @@ def kafkas_outcome(listing: Path) -> tuple[list[int], list[int], int | None]:
             every.append(line["offset"])
             if here["isTransactional"]:
                 producers.setdefault(here["producerId"], []).append(line["offset"])
-    still = min((min(each) for each in producers.values()), default=None)
+    still = min((min(producer) for producer in producers.values()), default=None)
     return every, [at for at in every if at not in aborted and (still is None or at < still)], still
 
 

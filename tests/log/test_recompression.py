@@ -49,7 +49,8 @@ def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
     assert row["attributes"] & 16
     assert_in_order(validated)
     plain = [
-        replace(each, size=0, offset=each.offset - 1000) for each in records_in(validated.data.tobytes())
+        replace(record, size=0, offset=record.offset - 1000)
+        for record in records_in(validated.data.tobytes())
     ]
     assert plain == [
         twin.Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
@@ -81,7 +82,7 @@ def test_the_topics_compression_level(compression: str, fast: int, small: int) -
 
 def test_recompressed_under_log_append_time() -> None:
     validated = append(sent(3, first_time=5), compression_type="zstd", message_timestamp_type="LogAppendTime")
-    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME}
+    assert {record.timestamp for record in records_in(validated.data.tobytes())} == {TIME}
     assert_in_order(validated)
 
 

@@ -419,7 +419,7 @@ def test_snapshots_are_taken_where_a_start_reads_them(tmp_path: Path) -> None:
     assert bases == [10, 20, 30]
     assert producers_of(partition, 10) == {9: (9, 9)}
     assert producers_of(partition, 30) == {9: (29, 29)}
-    assert [each.last_sequence for each in found.producers] == [29]
+    assert [producer.last_sequence for producer in found.producers] == [29]
 
 
 def test_a_snapshot_that_does_not_read_makes_way_for_the_one_before(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_a_snapshot_that_does_not_read_makes_way_for_the_one_before(tmp_path: Pa
 def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
     partition = idempotent(tmp_path)
     recover(partition)
-    assert [each.producer_id for each in recover(partition, clean=True).producers] == [9]
+    assert [producer.producer_id for producer in recover(partition, clean=True).producers] == [9]
     config = LogConfig(producer_id_expiration_ms=500)
     assert recover(partition, clean=True, config=config).producers == ()
 

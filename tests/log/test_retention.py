@@ -163,7 +163,7 @@ def test_a_registered_policy_decides() -> None:
     config = LogConfig(retention_policy="keep-two")
     found = segments(9, 9, 9, 9, 9)
     decisions = segments_to_delete(found, now_ms=7, config=config, log_start_offset=10, high_watermark=50)
-    assert [each.reason for each in decisions] == [
+    assert [decision.reason for decision in decisions] == [
         "below the log start offset 10",
         "policy keep-two",
         "policy keep-two",
@@ -183,7 +183,7 @@ def test_reasons_of_a_policy_and_only_a_prefix() -> None:
     decisions = segments_to_delete(
         segments(9, 9, 9, 9), now_ms=0, config=config, log_start_offset=0, high_watermark=99
     )
-    assert [each.reason for each in decisions] == ["odd 0", "odd 10"]
+    assert [decision.reason for decision in decisions] == ["odd 0", "odd 10"]
 
 
 def test_an_unknown_policy_is_refused_with_the_names_of_the_others() -> None:
@@ -215,7 +215,7 @@ def test_worked_example_10_touch(tmp_path: Path) -> None:
         os.utime(path, ns=(day * DAY * 1_000_000, day * DAY * 1_000_000))
     log = open_partition(tmp_path / "topic-0", config, clock, had_clean_shutdown=True, recovery_point=4)
     facts = segment_metadata(log.view)
-    assert [each.largest_timestamp // DAY for each in facts] == [900, 998, 999, 1_000]
+    assert [fact.largest_timestamp // DAY for fact in facts] == [900, 998, 999, 1_000]
     assert len(deletions_by_age(facts, clock.now_ms(), DAY)) == 2
     assert len(deletions_by_age(facts, clock.now_ms() + 1, DAY)) == 3
     log.close()

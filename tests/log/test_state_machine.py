@@ -64,7 +64,7 @@ class LogMachine(LogRules):
             assert "is above the log's end" in result.reason and self.model.start == self.model.end
         else:
             assert result.status in ("cleaned", "nothing_to_do"), result
-        compacted = result.status == "cleaned" and not any("not compacted" in each for each in result.notes)
+        compacted = result.status == "cleaned" and not any("not compacted" in note for note in result.notes)
         now = read_checkpoint(path / CLEANER_CHECKPOINT).get(WHERE)
         self._cleaned(now if compacted else None, end)
         self._open(clean=True)
@@ -150,7 +150,7 @@ class LogMachine(LogRules):
             assert not expected or not whole
             return
         assert len(found.batches()[0]) <= max_bytes or len(found.batches()[1]) == 1
-        assert [each for each in records if each.offset >= offset] == [
+        assert [record for record in records if record.offset >= offset] == [
             each for each in expected if each.offset <= last
         ]
 

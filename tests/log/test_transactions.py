@@ -181,7 +181,7 @@ def test_an_abort_that_no_index_names_is_found_across_segments_too() -> None:
 
 def rows(*entries: tuple[int, int, int]) -> bytes:
     """Entries (producer, first, last) of an index."""
-    return np.array([(0, *each, each[-1] + 1) for each in entries], TRANSACTION_ENTRY).tobytes()
+    return np.array([(0, *entry, entry[-1] + 1) for entry in entries], TRANSACTION_ENTRY).tobytes()
 
 
 ONE_OF_EACH = [Event(DATA, 7), Event(COMMIT, 7), Event(DATA, 7), Event(DATA, 7), Event(ABORT, 7)]

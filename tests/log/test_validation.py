@@ -319,8 +319,8 @@ def test_log_append_time_that_cannot_be_taken_off(count: int, codec: int) -> Non
     data = sent(count, codec=codec, log_append=True)
     error = refused(data, message_timestamp_type="LogAppendTime")
     assert type(error) is InvalidTimestampError and error.record_index == 0
-    assert [each.index for each in error.record_errors] == list(range(count))
-    assert {each.message for each in error.record_errors} == {validation.CLAIMS_APPEND_TIME}
+    assert [record_error.index for record_error in error.record_errors] == list(range(count))
+    assert {record_error.message for record_error in error.record_errors} == {validation.CLAIMS_APPEND_TIME}
     error = refused(edited(data, 35, -1, 8))
     assert type(error) is InvalidTimestampError and len(error.record_errors) == count
 
@@ -445,7 +445,9 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
     options = {"policies": ("compact",), "message_timestamp_before_max_ms": 5}
     error = refused(of_records(records, codec=codec), **options)
     assert type(error) is InvalidTimestampError and error.record_index == 2
-    assert [(each.index, each.message.split()[1]) for each in error.record_errors] == [
+    assert [
+        (record_error.index, record_error.message.split()[1]) for record_error in error.record_errors
+    ] == [
         (0, "no"),
         (1, "no"),
         (2, "a"),
@@ -453,7 +455,7 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
     ]
     error = refused(of_records(records[:2], codec=codec), **options)
     assert type(error) is InvalidRecordError and error.record_index == 0
-    assert [each.index for each in error.record_errors] == [0, 1]
+    assert [record_error.index for record_error in error.record_errors] == [0, 1]
 
 
 def test_so_many_records_are_named_and_no_more() -> None:
@@ -462,7 +464,7 @@ def test_so_many_records_are_named_and_no_more() -> None:
         of_records([Rec(offset=i, key=None, timestamp=TIME) for i in range(count)], codec=4),
         policies=("compact",),
     )
-    assert [each.index for each in error.record_errors] == list(range(NAMED_RECORDS_MAX))
+    assert [record_error.index for record_error in error.record_errors] == list(range(NAMED_RECORDS_MAX))
     assert f"({count} of {count} records are refused)" in str(error)
 
 

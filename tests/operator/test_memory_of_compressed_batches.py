@@ -99,7 +99,7 @@ def cleaned(directory: Path, *config: str, **given: object) -> dict[str, LogResu
         now_ms=NOW,
         **given,  # type: ignore[arg-type]
     )
-    return {each.topic: each for each in app.clean(request, engine=in_process).results}
+    return {result.topic: result for result in app.clean(request, engine=in_process).results}
 
 
 def test_a_batch_over_the_limit_makes_only_its_own_log_uncleanable(directory: Path) -> None:
@@ -166,7 +166,7 @@ def _verified(directory: Path) -> str:
         )
     ).logs
     assert not log.is_sound
-    return " ".join(f"byte {each.position}: {each.detail}" for each in log.problems)
+    return " ".join(f"byte {problem.position}: {problem.detail}" for problem in log.problems)
 
 
 def _limited(directory: Path) -> FixedLog:

@@ -72,7 +72,7 @@ def test_truncated_to_the_high_watermark_no_committed_value_is_missing(
     assert result.cleaned_end_offset is not None and result.cleaned_end_offset <= high_watermark
     assert last_values(staged.partition, below=high_watermark) == committed
     end = result.cleaned_end_offset
-    assert [each for each in records(staged.partition) if each[0] >= end] == [
+    assert [record for record in records(staged.partition) if record[0] >= end] == [
         each for each in tail if each[0] >= end
     ]
     for kept in list_segments(staged.partition):
@@ -106,7 +106,7 @@ def clean_two_logs(directory: Path, *more: str, **changes: object) -> dict[str, 
     (directory / ".kafka_cleanshutdown").touch()
     config = directory.parent / "topics.config"
     settings = ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0.0", *more)
-    config.write_text("".join(f"{topic}:{each}\n" for topic in ("topic", "other") for each in settings))
+    config.write_text("".join(f"{topic}:{setting}\n" for topic in ("topic", "other") for setting in settings))
     request = app.CleanRequest(
         directories=[directory],
         config_file=config,

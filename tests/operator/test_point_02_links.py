@@ -73,7 +73,7 @@ def test_a_log_whose_staging_folder_is_unsafe_is_refused_by_name_and_the_others_
     advice, put = KINDS[words]
     put(directory / "basic-0" / STAGING, victim)
     before, precious = listing(directory / "basic-0"), listing(victim)
-    results = {each.topic: each for each in app.clean(request, engine=in_process).results}
+    results = {result.topic: result for result in app.clean(request, engine=in_process).results}
     refused = results["basic"]
     assert (refused.status, results["tombstones"].status) == (FAILED, "cleaned")
     for word in ("basic-0", STAGING, words, advice):

@@ -60,7 +60,7 @@ class Brokers:
 
     def assert_next_run(self) -> dict[str, bytes]:
         report = app.clean(self.request, engine=in_process)
-        assert {each.status for each in report.results} <= {"cleaned", "nothing_to_do"}, report.results
+        assert {result.status for result in report.results} <= {"cleaned", "nothing_to_do"}, report.results
         assert self.seen() == self.values
         assert not list(self.directory.rglob(".siltstone/*"))
         return {path.name: log_bytes(path) for path in self.partitions()}
@@ -134,11 +134,11 @@ OTHERS = [
     ("what", "stage", "send"),
     [
         pytest.param(
-            *each,
-            marks=() if (each[0], each[2]) == ("recover", TERM) else pytest.mark.long,
-            id=f"{each[0]}-{each[1]}-{each[2][0].name}",
+            *other,
+            marks=() if (other[0], other[2]) == ("recover", TERM) else pytest.mark.long,
+            id=f"{other[0]}-{other[1]}-{other[2][0].name}",
         )
-        for each in OTHERS
+        for other in OTHERS
     ],
 )
 def test_a_signal_ends_the_other_commands(

@@ -200,11 +200,11 @@ def test_a_run_without_time_still_changes_something(golden: Path, tmp_path: Path
     cleaned = []
     for _ in range(20):
         results = app.clean(asked, engine=in_process).results
-        assert {each.status for each in results} <= {"cleaned", "skipped", "nothing_to_do"}
-        assert all("--stop-after" in each.reason for each in results if each.status == "skipped")
-        done = [each for each in results if each.discarded.total()]
-        cleaned += [str(each.topic_partition) for each in results if each.status == "cleaned"]
-        if {each.status for each in results} == {"nothing_to_do"}:
+        assert {result.status for result in results} <= {"cleaned", "skipped", "nothing_to_do"}
+        assert all("--stop-after" in result.reason for result in results if result.status == "skipped")
+        done = [result for result in results if result.discarded.total()]
+        cleaned += [str(result.topic_partition) for result in results if result.status == "cleaned"]
+        if {result.status for result in results} == {"nothing_to_do"}:
             break
         assert done
     assert len(cleaned) == len(set(cleaned)) == 3
@@ -252,7 +252,7 @@ def test_what_was_done_before_the_stop_is_in_the_report_and_the_history(golden: 
     (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
     assert "with 1 of 6 groups done" in log["reason"] and log["bytes_after"] < log["bytes_before"]
     assert log["removed"]["superseded"] == done.discarded.superseded > 0
-    kept = [each.result for each in read_cleanings(staged.directory)]
+    kept = [cleaning.result for cleaning in read_cleanings(staged.directory)]
     assert [(each.status, each.discarded) for each in kept] == [
         ("skipped", done.discarded),
         ("cleaned", rest.discarded),
@@ -274,7 +274,7 @@ def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: P
         pytest.raises(KeyboardInterrupt),
     ):
         staged.clean(max_extra_bytes=SMALL_WAVES)
-    (kept,) = [each.result for each in read_cleanings(staged.directory)]
+    (kept,) = [cleaning.result for cleaning in read_cleanings(staged.directory)]
     assert kept.status == "skipped" and kept.reason.startswith("interrupted; what was swapped in stays")
     assert kept.discarded.superseded > 0
     assert (kept.bytes_before, kept.bytes_after >= len(log_bytes(staged.partition))) == (before, True)

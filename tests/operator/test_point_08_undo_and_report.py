@@ -254,7 +254,10 @@ def test_a_log_of_mode_0_is_in_the_report_beside_the_others(golden: Path, tmp_pa
     path = min((directory / "basic-0").glob("*.log"))
     path.chmod(0)
     done = app.clean(dataclasses.replace(request, report=tmp_path / "report.json"), engine=in_process)
-    assert {each.topic: each.status for each in done.results} == {"basic": "failed", "tombstones": "cleaned"}
+    assert {result.topic: result.status for result in done.results} == {
+        "basic": "failed",
+        "tombstones": "cleaned",
+    }
     report = json.loads((tmp_path / "report.json").read_text())
     for moment in ("sha256_before", "sha256_after"):
         assert report[moment][str(directory / "basic-0")][path.name] == {"error": "Permission denied"}

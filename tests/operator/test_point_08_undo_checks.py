@@ -38,7 +38,7 @@ def before(golden: Path, tmp_path: Path) -> tuple[Path, Path, Listing]:
         ),
         engine=in_process,
     )
-    assert [each.status for each in report.results] == ["cleaned", "cleaned"] and report.kept is not None
+    assert [result.status for result in report.results] == ["cleaned", "cleaned"] and report.kept is not None
     assert logs_of(directory) != was
     return directory, report.kept, was
 

@@ -160,7 +160,7 @@ def test_a_segment_that_changes_while_it_is_cleaned_is_not_swapped(
                 CHANGES[change](victim)
 
     with files.observe(watch):
-        results = {each.topic: each for each in app.clean(request, engine=in_process).results}
+        results = {result.topic: result for result in app.clean(request, engine=in_process).results}
     assert left[0] < 0 and results["basic"].status == "cleaned"
     after = listing(partition)
     after.pop(victim.name, None)

@@ -180,7 +180,7 @@ def test_every_record_comes_out_again(
     except InvalidRecordError as error:
         keyless = [i for i, (key, _) in enumerate(pairs) if key is None]
         assert compact and error.record_index == keyless[0]
-        assert [each.index for each in error.record_errors] == keyless
+        assert [record_error.index for record_error in error.record_errors] == keyless
         return
     assert not (compact and any(key is None for key, _ in pairs))
     found = records_in(validated.data.tobytes())

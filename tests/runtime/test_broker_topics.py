@@ -275,7 +275,7 @@ def test_the_log_says_where_the_settings_are_from(
     caplog.set_level(logging.INFO, "siltstone")
     opened(*broker).close()
     assert any(
-        METADATA in each.getMessage() and "up to offset" in each.getMessage() for each in caplog.records
+        METADATA in record.getMessage() and "up to offset" in record.getMessage() for record in caplog.records
     )
 
 

@@ -95,7 +95,7 @@ def test_a_log_that_is_opened_again_continues_where_it_stopped(tmp_path: Path) -
         assert (log.log_start_offset, log.log_end_offset) == (4, 10)
         assert [each.key for each in log] == [b"%d" % number for number in range(4, 10)]
         assert log.append(key=b"10") == 10
-        assert [each.offset for each in log.records("latest")] == []
+        assert [record.offset for record in log.records("latest")] == []
         assert log.read(9).size > 0
 
 
@@ -158,7 +158,7 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
         assert list(logs) == [EVENTS, TopicPartition("events", 1)] and len(logs) == 2
         log = logs["events", 0]
         assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (2, 5, 5)
-        assert [each.offset for each in LogReader(log).records()] == [2, 3, 4]
+        assert [record.offset for record in LogReader(log).records()] == [2, 3, 4]
         assert log.read(3).size > 0
         place = log.offset_for_time(NOW)
         assert place is not None and place.offset == 2
@@ -195,7 +195,7 @@ def test_a_torn_tail_is_not_seen(tmp_path: Path, tail: bytes) -> None:
     before = state_of(tmp_path)
     with st.open(tmp_path) as logs:
         assert logs[EVENTS].log_end_offset == 6
-        assert [each.offset for each in LogReader(logs[EVENTS]).records()] == list(range(6))
+        assert [record.offset for record in LogReader(logs[EVENTS]).records()] == list(range(6))
         assert logs[EVENTS].read(4).batches()[2] == 0
     assert state_of(tmp_path) == before
 
@@ -208,7 +208,7 @@ def test_a_damaged_index_is_not_used_for_reading(tmp_path: Path) -> None:
     for kind in ("index", "timeindex"):
         (tmp_path / "events-0" / f"{0:020d}.{kind}").write_bytes(b"\x7f" * 36)
     with st.open(tmp_path) as logs:
-        assert [each.offset for each in LogReader(logs[EVENTS], 7).records()] == [7, 8]
+        assert [record.offset for record in LogReader(logs[EVENTS], 7).records()] == [7, 8]
 
 
 def test_records_deleted_past_an_open_transaction_hold_no_reader_back(tmp_path: Path) -> None:

@@ -218,10 +218,10 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with opened(a, b) as manager:
         manager.topics.create("events", partitions=5)
-        assert sorted(len(each.logs) for each in manager.directories) == [2, 3]
+        assert sorted(len(directory.logs) for directory in manager.directories) == [2, 3]
         manager.get_or_create(TopicPartition("more", 3))
         assert manager.get_or_create(TopicPartition("more", 3)) is manager["more", 3]
-        assert sorted(len(each.logs) for each in manager.directories) == [3, 3]
+        assert sorted(len(directory.logs) for directory in manager.directories) == [3, 3]
     with opened(a, b) as manager:
         assert len(manager) == 6
 

@@ -49,7 +49,9 @@ def flip(directory: Path) -> None:
 
 def clean(request: app.CleanRequest, at: int = NOW, **changes: object) -> dict[str, LogResult]:
     asked = dataclasses.replace(request, **changes)  # type: ignore[arg-type]
-    return {each.topic: each for each in app.clean(asked, engine=in_process, clock=ManualClock(at)).results}
+    return {
+        result.topic: result for result in app.clean(asked, engine=in_process, clock=ManualClock(at)).results
+    }
 
 
 def test_an_uncleanable_log_is_listed_with_the_reason(both: tuple[Path, app.CleanRequest]) -> None:
@@ -82,7 +84,7 @@ def test_a_log_that_was_cleaned_leaves_the_list(both: tuple[Path, app.CleanReque
 def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Path, app.CleanRequest]) -> None:
     directory, request = both
     results = clean(request)
-    kept = {each.result.topic: each for each in read_cleanings(directory)}
+    kept = {cleaning.result.topic: cleaning for cleaning in read_cleanings(directory)}
     assert {topic: (each.began_ms, each.result.status) for topic, each in kept.items()} == {
         GOOD: (NOW, "cleaned"),
         BAD: (NOW, "uncleanable"),
@@ -93,7 +95,7 @@ def test_results_are_in_the_history_as_the_embedded_cleaners_are(both: tuple[Pat
     assert (saving.topic, saving.records_removed) == (GOOD, results[GOOD].discarded.total())
     size = (directory / CLEANINGS_FILE).stat().st_size
     assert clean(request, NOW + 1)[GOOD].status == "nothing_to_do"
-    assert [each.result.topic for each in read_cleanings(directory)[2:]] == [BAD]
+    assert [cleaning.result.topic for cleaning in read_cleanings(directory)[2:]] == [BAD]
     assert size < (directory / CLEANINGS_FILE).stat().st_size
 
 
@@ -111,7 +113,7 @@ def test_what_an_interrupt_left_swapped_is_in_the_history_with_its_originals(
     with files.observe(interrupt), pytest.raises(KeyboardInterrupt):
         clean(request, keep_originals=tmp_path / "keep")
     (run,) = (tmp_path / "keep").iterdir()
-    found = {each.result.topic: each for each in read_cleanings(directory)}
+    found = {cleaning.result.topic: cleaning for cleaning in read_cleanings(directory)}
     assert found[GOOD].kept_originals == str(run / f"{GOOD}-0")
     assert found[GOOD].result.status == "skipped" and "interrupted" in found[GOOD].result.reason
     assert found[GOOD].result.bytes_after < found[GOOD].result.bytes_before
@@ -139,7 +141,7 @@ def test_what_was_done_before_a_run_ended_with_an_error_is_recorded(
 
     with pytest.raises(type(error)):
         app.clean(asked, engine=failing, clock=ManualClock(NOW))
-    found = {each.result.topic: each for each in read_cleanings(directory)}
+    found = {cleaning.result.topic: cleaning for cleaning in read_cleanings(directory)}
     assert found["topic"].result.discarded.expired == 2
     assert found["topic"].kept_originals is not None
     report = json.loads(asked.report.read_text()) if asked.report else {}
@@ -163,7 +165,7 @@ def test_a_run_that_kept_originals_is_in_the_history_even_if_it_removed_nothing(
         )
         result = LogResult(topic=GOOD, partition=0, directory=str(state.path), status="skipped")
         app.record_outcome(asked, [state], [result], NOW, "run")
-    assert [each.kept_originals for each in read_cleanings(directory)] == [str(kept)]
+    assert [cleaning.kept_originals for cleaning in read_cleanings(directory)] == [str(kept)]
 
 
 @pytest.mark.parametrize("changed", ["dry_run", "out"])
@@ -183,7 +185,7 @@ def test_a_brokers_directory_gets_no_files_of_siltstone(both: tuple[Path, app.Cl
     directory, request = both
     (directory / CLEANINGS_FILE).unlink()
     assert clean(request)[BAD].status == "uncleanable"
-    assert [each.name for each in directory.iterdir() if each.name.startswith("siltstone")] == []
+    assert [path.name for path in directory.iterdir() if path.name.startswith("siltstone")] == []
 
 
 @pytest.mark.parametrize("name", [TOPICS_FILE, UNCLEANABLE_FILE])

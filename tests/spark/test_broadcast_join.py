@@ -69,7 +69,7 @@ def test_damage_in_a_segment_stops_it(
     """In a dirty one before anything is looked up."""
     partition = write_clean_and_dirty(tmp_path)
     closed = sorted(
-        each for each in partition.glob("*.log") if each.stem < f"{50:020d}" and each.stat().st_size
+        path for path in partition.glob("*.log") if path.stem < f"{50:020d}" and path.stat().st_size
     )
     log = closed[-1] if is_dirty else partition / f"{10:020d}.log"
     data = bytearray(log.read_bytes())

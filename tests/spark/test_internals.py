@@ -73,7 +73,7 @@ def test_nothing_else_uses_an_internal() -> None:
     """Names with an underscore in front, of Spark's: in ``internals`` only."""
     texts = [
         *internals.PRIVATE_USES,
-        *(source for each in internals.PRIVATE_USES.values() for source in each),
+        *(source for private_use in internals.PRIVATE_USES.values() for source in private_use),
     ]
     private = set(re.findall(r"\b_[a-z]\w+", " ".join(texts)))
     private -= {"_initialize_context", "_do_init"}

@@ -70,9 +70,12 @@ def test_verdicts_are_the_same(session: SparkSession, golden: Path, tmp_path: Pa
     pair = stage_pair(case, case.rounds[0], tmp_path)
     if spoiled:
         names = {"lose_a_value", "put_an_aborted_record_back", "lose_a_marker"}
-        for each in SPOILINGS:
-            if each.spoil.__name__ in names and (each.case, each.round) in (("txn", 0), ("basic", 0)):
-                each.spoil(Spoiler(pair=pair, random=random.Random(4)))
+        for spoiling in SPOILINGS:
+            if spoiling.spoil.__name__ in names and (spoiling.case, spoiling.round) in (
+                ("txn", 0),
+                ("basic", 0),
+            ):
+                spoiling.spoil(Spoiler(pair=pair, random=random.Random(4)))
     here, there = pair.verdict(), pair.verdict(SparkChecker(session, 3))
     assert here.is_sound is not spoiled
     assert there.to_json() == here.to_json()

@@ -84,7 +84,7 @@ def in_this_process(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pyt
         capsysbinary.readouterr()
         with monkeypatch.context() as patch:
             patch.setattr(engines, "has_session", lambda: False)
-            status = run([str(each) for each in arguments])
+            status = run([str(argument) for argument in arguments])
         shown = capsysbinary.readouterr()
         return Done(status, shown.out, shown.err.decode())
 

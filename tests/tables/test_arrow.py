@@ -195,7 +195,7 @@ def test_a_compressed_batch_becomes_arrow_batches_of_the_requested_size(tmp_path
 def test_times_out_of_arrows_range_are_the_nearest_in_it(tmp_path: Path) -> None:
     times = [-1, 0, (1 << 62), -(1 << 62)]
     records = [Rec(offset=at, key=b"k", timestamp=time) for at, time in enumerate(times)]
-    table = to_arrow(log_of(tmp_path, *(batch([each]) for each in records)))
+    table = to_arrow(log_of(tmp_path, *(batch([record]) for record in records)))
     largest = ((1 << 63) - 1) // 1000 * 1000
     assert table["timestamp"].cast(pa.int64()).to_pylist() == [-1000, 0, largest, -largest]
 

@@ -18,7 +18,7 @@ from tests.support.tables.tables import log_directory, offsets, table_of
 def root(tmp_path: Path) -> Path:
     """t-0: offsets 10 to 19 at 1000, 1010, … ms; t-1: 0 and 1; other-0: 0."""
     records = [Rec(offset=at, key=b"k%d" % (at % 4), timestamp=1000 + 10 * (at - 10)) for at in range(10, 20)]
-    first, second = [batch([each]) for each in records[:6]], [batch(records[6:])]
+    first, second = [batch([record]) for record in records[:6]], [batch(records[6:])]
     small = [one(at, "k") for at in (0, 1)]
     return log_directory(
         tmp_path, {"t-0": {10: first, 16: second}, "t-1": {0: small}, "other-0": {0: [one(0, "k")]}}

@@ -105,7 +105,7 @@ def test_columns_without_key_and_value_are_the_same_when_only_these_are_decoded(
             shutil.copytree(golden / name / "before", partition)
             found = table_of(partition, columns=",".join(TIMES), maxRecordsPerPartition="31")
             assert found.column_names == list(TIMES)
-            assert rows(found) == [{each: row[each] for each in TIMES} for row in plain(partition)], name
+            assert rows(found) == [{time: row[time] for time in TIMES} for row in plain(partition)], name
 
 
 def test_invalid_values_do_not_fail_a_query_of_offsets(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_records_keep_the_order_of_tasks_and_rows(logs: Path) -> None:
 def test_a_keys_partition_is_that_of_kafkas_partitioner_unless_a_column_has_another(logs: Path) -> None:
     job(logs, [numbered(0, 300)], topic="users")
     for partition in range(3):
-        keys = [each.key for each in records(logs, "users", partition)]
+        keys = [record.key for record in records(logs, "users", partition)]
         assert keys == [b"k%d" % n for n in range(300) if partition_for_key(b"k%d" % n, 3) == partition]
     told = [{"key": b"k", "value": b"%d" % n, "partition": n % 3 if n < 6 else None} for n in range(8)]
     before = [len(records(logs, "users", partition)) for partition in range(3)]
@@ -195,9 +195,9 @@ def test_partitions_and_spans_are_those_of_plain_functions() -> None:
         some = spans_of(pa.array(keys, kind)[7:400])
         assert strings(some) == keys[7:400]
     pairs = [None if rng.random() < 0.2 else [("k" * rng.randrange(1, 90), b"v")] * rng.randrange(3)] * 9
-    lists = [None if each is None else [{"key": k, "value": v} for k, v in each] for each in pairs]
+    lists = [None if pair is None else [{"key": k, "value": v} for k, v in pair] for pair in pairs]
     spans = header_spans_of(pa.array(lists, TYPES["headers"])[1:8])
-    expected = [encode_headers([(k.encode(), v) for k, v in each or []]) for each in pairs[1:8]]
+    expected = [encode_headers([(k.encode(), v) for k, v in pair or []]) for pair in pairs[1:8]]
     assert strings(spans) == expected
 
 
@@ -243,7 +243,7 @@ def test_an_attempt_that_fails_leaves_no_file(logs: Path) -> None:
 
     with pytest.raises(RuntimeError):
         stage_task(plan, broken(), task=0, clock=CLOCK)
-    assert [each for each in logs.rglob("*") if each.suffix in (".batches", ".directory")] == []
+    assert [path for path in logs.rglob("*") if path.suffix in (".batches", ".directory")] == []
     assert values(logs, "one") == []
 
 
@@ -253,7 +253,7 @@ def test_a_streams_epochs_are_written_once_each(logs: Path) -> None:
         found = staged(plan, [numbered(epoch * 10, 10)])
         commit_plan(plan, found, write_id="query", epoch=epoch, clock=CLOCK)
     assert values(logs, "one") == [b"v%d" % n for n in range(30)]
-    assert [(each.write_id, each.epoch) for each in load_writes(logs)] == [("query", 2)]
+    assert [(write.write_id, write.epoch) for write in load_writes(logs)] == [("query", 2)]
 
 
 def test_the_newest_writes_are_kept_up_to_a_number(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_refused_append_rolls_the_whole_write_back(logs: Path) -> None:
     with pytest.raises(InvalidTimestampError):
         job(logs, [rows(*good)], [rows(*bad)], topic="users", writeId="bad")
     assert [len(values(logs, "users", partition)) for partition in range(3)] == [3, 0, 0]
-    assert [each.write_id for each in load_writes(logs)] == []
+    assert [write.write_id for write in load_writes(logs)] == []
     job(logs, [rows(*good)], topic="users", writeId="bad")
     assert [len(values(logs, "users", partition)) for partition in range(3)] == [6, 3, 3]
 

@@ -54,12 +54,12 @@ def test_the_hash_is_its_twin(seed: int) -> None:
     rng = random.Random(seed)
     texts = [rng.randbytes(size) for size in [*range(40), 64, 100, 1000]]
     data = np.frombuffer(bytearray(b"".join(texts) + b"\0"), np.uint8)
-    sizes = np.array([len(each) for each in texts], np.int32)
+    sizes = np.array([len(text) for text in texts], np.int32)
     starts = (np.cumsum(sizes) - sizes).astype(np.int32)
     seeds = rng.getrandbits(64), rng.getrandbits(64)
     out = np.empty((len(texts), 3), np.uint64)
     hash_keys(data, starts, sizes, np.uint64(seeds[0]), np.uint64(seeds[1]), out)
-    assert [tuple(row) for row in out[:, :2].tolist()] == [_twin(each, *seeds) for each in texts]
+    assert [tuple(row) for row in out[:, :2].tolist()] == [_twin(text, *seeds) for text in texts]
     assert len({row[0] for row in out.tolist()}) == len(texts)
 
 

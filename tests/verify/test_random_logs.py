@@ -68,7 +68,7 @@ def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
             for exact in (True, False):
                 settings = _settings(living.settings(round_), now_ms, exact=exact)
                 found = _verdict(before, living.root, settings)
-                assert found.is_sound, (number, exact, [str(each) for each in found.problems])
+                assert found.is_sound, (number, exact, [str(problem) for problem in found.problems])
             if result.status == CLEANED and not result.discarded.expired:
                 assert found.removed["superseded"] == result.discarded.superseded
                 assert found.removed["aborted"] == result.discarded.aborted
@@ -80,12 +80,12 @@ def _drop(partition: Path, offset: int, interval: int) -> None:
     for path in partition.glob("*.log"):
         base = int(path.stem)
         batches = read_batches(partition, base)
-        if any(record.offset == offset for each in batches for record in each.records):
+        if any(record.offset == offset for batch in batches for record in batch.records):
             raw = []
-            for each in batches:
-                left = [record for record in each.records if record.offset != offset]
-                same = len(left) == len(each.records)
-                raw.append(each.raw if same else each.rebuilt(left) if left else b"")
+            for batch in batches:
+                left = [record for record in batch.records if record.offset != offset]
+                same = len(left) == len(batch.records)
+                raw.append(batch.raw if same else batch.rebuilt(left) if left else b"")
             logs.write_segment(partition, base, b"".join(raw), interval)
 
 
@@ -99,15 +99,15 @@ def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: obj
         result = logs.run(after, config=log.config, now_ms=log.now_ms)
         settings = _settings(log.config, log.now_ms, exact=True)
         found = _verdict(before, after, settings)
-        assert found.is_sound, [str(each) for each in found.problems]
+        assert found.is_sound, [str(problem) for problem in found.problems]
         if result.status != CLEANED:
             return
         kept = [
             record.offset
             for base in sorted(int(path.stem) for path in partition.glob("*.log"))[:-1]
             if base < (found.cleaned_end_offset or 0)
-            for each in read_batches(partition, base)
-            for record in each.records
+            for batch in read_batches(partition, base)
+            for record in batch.records
         ]
         if kept:
             _drop(partition, random.choice(kept), log.interval)  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ def test_a_spoiled_result_is_found(
         sound.add((spoiling.case, spoiling.round))
     spoiling.spoil(Spoiler(pair=pair, random=random.Random(seed)))
     found = pair.verdict()
-    assert spoiling.found & found.found.keys(), (found.found, [str(each) for each in found.problems])
+    assert spoiling.found & found.found.keys(), (found.found, [str(problem) for problem in found.problems])
 
 
 def test_the_loss_of_the_last_batch_names_no_producer(golden: Path, tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_markers_that_contradict_the_transaction_index_of_before_are_damage(
 
 
 def test_there_are_twenty_ways_to_spoil_and_nearly_every_kind_of_problem_is_found() -> None:
-    assert len({each.spoil for each in SPOILINGS}) >= 20
-    met = {kind for each in SPOILINGS for kind in each.found}
+    assert len({spoiling.spoil for spoiling in SPOILINGS}) >= 20
+    met = {kind for spoiling in SPOILINGS for kind in spoiling.found}
     assert met <= PROBLEM_KINDS.keys()
     apart = {"unchecked", "unsafe_file", "log_missing", "log_unknown", "before_damaged", "not_converted"}
     apart |= {"lost_unkeyed"}

@@ -128,7 +128,9 @@ def test_the_lags_of_groups_and_ends_of_logs_have_the_names_of_kafkas_exporter(
         client = client_of(looking)
         client.get("/metrics")
         looking.scans.wait("groups")
-        families = {each.name: each for each in text_string_to_metric_families(client.get("/metrics").text)}
+        families = {
+            family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)
+        }
         rows = client.get("/ui/groups?format=json").json()
     for name, key in (
         ("kafka_consumergroup_lag", "lag"),

@@ -222,7 +222,7 @@ def test_in_look_mode_all_buttons_that_change_are_disabled_and_their_forms_refus
                 continue
             assert "look mode changes nothing" in form, (path, form)
             buttons = re.findall(r"<button[^>]*>", form)
-            assert buttons and all("disabled" in each or 'formmethod="get"' in each for each in buttons)
+            assert buttons and all("disabled" in button or 'formmethod="get"' in button for button in buttons)
     assert client.post("/ui/topics/users/clean").status_code == 403
     assert client.post("/ui/new-topic", data={"name": "new"}).status_code == 403
 

@@ -51,7 +51,10 @@ def test_the_drawing_of_a_multi_message_set_send() -> None:
     sends = b"".join([*encode_message_set_send(one), *encode_message_set_send(two)])
     assert frame == struct.pack(">ih", 2 + len(sends), 0) + sends
     multi = decode_multi_message_set_send(frame)
-    assert [(each.error_code, each.messages.tobytes()) for each in multi.results] == [(0, LOG), (3, b"")]
+    assert [(result.error_code, result.messages.tobytes()) for result in multi.results] == [
+        (0, LOG),
+        (3, b""),
+    ]
 
 
 def test_a_frame_has_up_to_65536_results_by_default() -> None:
@@ -71,7 +74,7 @@ def test_no_message_byte_is_copied() -> None:
     frame = bytearray(b"".join(parts))
     whole = np.frombuffer(frame, np.uint8)
     assert all(
-        np.shares_memory(whole, each.messages) for each in decode_multi_message_set_send(frame).results
+        np.shares_memory(whole, result.messages) for result in decode_multi_message_set_send(frame).results
     )
     assert np.shares_memory(whole, decode_message_set_send(whole).messages)
 

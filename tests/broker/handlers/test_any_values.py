@@ -160,6 +160,6 @@ def test_every_request_is_answered(broker: ServedBroker, caplog: pytest.LogCaptu
         answer = broker.call(handler, request, version)
         assert isinstance(answer, NoResponse) or codec.write(answer, version)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
-    for each in broker.manager.sorted_logs():  # what was accepted can be read
-        count = sum(len(polled) for polled in LogReader(each, "earliest"))
-        assert count <= each.log_end_offset - each.log_start_offset
+    for log in broker.manager.sorted_logs():  # what was accepted can be read
+        count = sum(len(polled) for polled in LogReader(log, "earliest"))
+        assert count <= log.log_end_offset - log.log_start_offset

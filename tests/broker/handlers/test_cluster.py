@@ -31,7 +31,10 @@ def test_no_election_is_needed(broker: ServedBroker, version: int) -> None:
 def test_all_partitions(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 2)
     answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=None), 2)
-    assert [(each.topic, each.partition_result) for each in answer.replica_election_results] == [("t", ())]
+    assert [
+        (replica_election_result.topic, replica_election_result.partition_result)
+        for replica_election_result in answer.replica_election_results
+    ] == [("t", ())]
     assert broker.call(elect_leaders, ElectLeadersRequest(), 2).replica_election_results == ()
 
 

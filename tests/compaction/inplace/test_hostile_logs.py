@@ -180,7 +180,7 @@ def test_everything_is_removed_and_the_end_stays(tmp_path: Path) -> None:
     result = holding.clean(tmp_path / "log")
     assert (result.status, result.records_after) == (CLEANED, 0)
     assert logs.offsets(partition) == [] and holding.end_offset(partition) == 5
-    (empty, _), *_ = [each for data in logs.logs_of(partition).values() for each in logs.headers_of(data)]
+    (empty, _), *_ = [header for data in logs.logs_of(partition).values() for header in logs.headers_of(data)]
     assert (empty.last_offset, empty.count) == (4, 0)
     assert holding.clean(tmp_path / "log", now_ms=NOW + 400 * DAY).status != UNCLEANABLE
     assert holding.end_offset(partition) == 5

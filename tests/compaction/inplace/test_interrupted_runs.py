@@ -59,7 +59,7 @@ def test_after_every_wave(tmp_path: Path, log: Path, after: int, stop: BaseExcep
 def test_what_an_interrupt_leaves(log: Path) -> None:
     """The log as a reader has to find it, and nothing that was staged."""
     interrupt(log, 2)
-    assert [each.offset for each in logs.records_in(logs.logs_of(log / "topic-0")[0])] == [2]
+    assert [record.offset for record in logs.records_in(logs.logs_of(log / "topic-0")[0])] == [2]
     assert not (log / STAGING).exists() and not (log / "cleaner-offset-checkpoint").exists()
 
 

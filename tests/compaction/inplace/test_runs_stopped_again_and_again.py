@@ -87,7 +87,7 @@ def until_done(runs: Iterator[LogResult]) -> list[LogResult]:
 
 def records(partition: Path) -> list[object]:
     """All records there are."""
-    return [each for data in logs.logs_of(partition).values() for each in logs.records_in(data)]
+    return [record for data in logs.logs_of(partition).values() for record in logs.records_in(data)]
 
 
 def windows(log: RandomLog, root: Path, *, hours: int) -> list[LogResult]:
@@ -123,7 +123,7 @@ def test_random_logs(log: RandomLog) -> None:
         batches = [batch for each in read_partition(original).values() for batch in each.batches]
         if log.retention_ms and all(batch.magic == 2 for batch in batches):
             assert records(partition) == records(whole)
-            assert sum(each.discarded.total() for each in results) == wanted.discarded.total()
+            assert sum(result.discarded.total() for result in results) == wanted.discarded.total()
         # A clean section drawn at random may hide a value by a tombstone, which no cleaned one does.
         is_all_dirty = log.first_dirty is None
         if log.retention_ms or is_all_dirty:
@@ -222,7 +222,7 @@ def test_a_removed_tombstone_never_uncovers_a_value(tmp_path: Path) -> None:
     for number in range(9):
         result = waves_run(tmp_path, NOW + number * (DAY + 1))
         assert table(partition) == before
-        seen.append([each.key for each in records(partition)])  # type: ignore[attr-defined]
+        seen.append([record.key for record in records(partition)])  # type: ignore[attr-defined]
         if result.status != SKIPPED:
             break
     assert any(b"gone" in keys for keys in seen) and b"gone" not in seen[-1]

@@ -51,7 +51,9 @@ def seen(batches: Sequence[Batch]) -> list[Seen]:
 
 
 def recs(*offsets: int, time: int = 50, value: bytes = b"value") -> list[Rec]:
-    return [Rec(offset=each, key=b"%d" % each, value=value, timestamp=time + each % 7) for each in offsets]
+    return [
+        Rec(offset=offset, key=b"%d" % offset, value=value, timestamp=time + offset % 7) for offset in offsets
+    ]
 
 
 @st.composite
@@ -95,14 +97,16 @@ def test_retained_records_are_unchanged(
     drawn: tuple[list[bytes], list[int]], limit: int, keep_listed: bool, random: object
 ) -> None:
     windows, offsets = drawn
-    listed = [each for each in offsets if random.random() < 0.5]  # type: ignore[attr-defined]
+    listed = [offset for offset in offsets if random.random() < 0.5]  # type: ignore[attr-defined]
     found, coalescer = run(windows, listed, keep_listed=keep_listed, limit=limit)
     sources = [each for window in windows for each in batches_of(window)]
     stays = [each for each in seen(sources) if (each.offset in listed) is keep_listed]
     assert seen(found) == stays
     assert sum(map(len, coalescer.offsets)) == len(stays) and coalescer.matched == len(listed)
-    assert np.concatenate([np.empty(0), *coalescer.offsets]).tolist() == [each.offset for each in stays]
-    codecs = {record.offset: each.attributes & 7 for each in sources for record in each.records}
+    assert np.concatenate([np.empty(0), *coalescer.offsets]).tolist() == [
+        retained.offset for retained in stays
+    ]
+    codecs = {record.offset: source.attributes & 7 for source in sources for record in source.records}
     for each in found:
         assert {codecs[record.offset] for record in each.records} == {each.attributes & 7}
         if keep_listed:

@@ -343,7 +343,7 @@ def test_kafka_dump_log(pair: Pair) -> None:
         closed, active = (pair.log_dir[which] / "dumped-0" / f"{base:020}.log" for base in (0, 16))
         indexes = [closed.with_suffix(kind) for kind in (".index", ".timeindex")]
         files = ",".join(map(str, (closed, *indexes)))
-        ran = [run_tool("kafka-dump-log", *each, "--files", files) for each in flags]
+        ran = [run_tool("kafka-dump-log", *flag, "--files", files) for flag in flags]
         ran.append(run_tool("kafka-dump-log", "--deep-iteration", "--files", str(active)))
         assert [each.code for each in ran] == [0, 0, 0, 0], ran
         dumps[which] = "\n".join(normal(pair, which, each.out + each.err) for each in ran)

@@ -79,7 +79,9 @@ def test_watch_looks_at_a_living_broker(living: Living, written: Written) -> Non
     before = _closed(living.log_dir)
     seen = looks(living.log_dir)
     assert _closed(living.log_dir) == before
-    assert living.broker.consume_many(PARTITIONS) == {each: written.records[each] for each in PARTITIONS}
+    assert living.broker.consume_many(PARTITIONS) == {
+        partition: written.records[partition] for partition in PARTITIONS
+    }
     for look in seen:
         states = {(log["topic"], log["partition"]): log["state"] for log in look["logs"]}
         assert set(PARTITIONS) <= set(states)
@@ -109,7 +111,9 @@ def test_a_cleaning_is_refused_while_the_broker_lives(living: Living, written: W
     before = _closed(log_dir)
     refused = siltstone_command.clean(log_dir, COMPACTED_TOPICS, "--in-place")
     assert _closed(log_dir) == before
-    assert living.broker.consume_many(PARTITIONS) == {each: written.records[each] for each in PARTITIONS}
+    assert living.broker.consume_many(PARTITIONS) == {
+        partition: written.records[partition] for partition in PARTITIONS
+    }
     living.broker.stop()
     assert refused.returncode not in (0, 2)
     lines = refused.stderr.strip().splitlines()

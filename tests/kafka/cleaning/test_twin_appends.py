@@ -26,7 +26,7 @@ from tests.support.log.crafted import Row, table
 
 pytestmark = pytest.mark.kafka
 
-STORED_FIELDS = tuple(each.name for each in fields(Stored))
+STORED_FIELDS = tuple(field.name for field in fields(Stored))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ def unexplained(twins: Twins) -> tuple[list[str], Counter[str]]:
         differs = differing(kafka, ours)
         if not differs:
             continue
-        reasons = [each for each in DIFFERENCES if re.fullmatch(each.rows, name)]
+        reasons = [difference for difference in DIFFERENCES if re.fullmatch(difference.rows, name)]
         if len(reasons) == 1 and is_deliberate(reasons[0], kafka, ours):
             met[reasons[0].rows] += 1
         else:
@@ -202,7 +202,7 @@ def test_every_row_comes_to_the_same(twins: Twins) -> None:
 
 def test_every_difference_is_met(twins: Twins) -> None:
     _, met = unexplained(twins)
-    assert [each.rows for each in DIFFERENCES if not met[each.rows]] == []
+    assert [difference.rows for difference in DIFFERENCES if not met[difference.rows]] == []
 
 
 def test_kafkas_tool_finds_nothing_wrong_with_our_logs(twins: Twins, folder: Path) -> None:

@@ -117,7 +117,7 @@ def test_retention_leaves_what_no_ledger_covers(manager: LogManager, clock: Manu
     plainly.compact(log, name="bb")
     assert retained(manager, clock) == [12]
     with log.reader(read_compacted=True) as reader:
-        assert [each.offset for each in reader.records()] == [9, 10, 11]
+        assert [record.offset for record in reader.records()] == [9, 10, 11]
 
 
 def test_a_log_without_a_ledger_is_retained_as_before(manager: LogManager, clock: ManualClock) -> None:
@@ -133,7 +133,7 @@ def test_a_reader_holds_back_retention(manager: LogManager, clock: ManualClock) 
     grow(log, 2)
     plainly.compact(log, name="bb", merge_runs=True)
     assert retained(manager, clock) == [3, 6, 9]
-    assert [each.offset for each in reader.records()] == [0, 1, 2, *range(3, 9)]
+    assert [record.offset for record in reader.records()] == [0, 1, 2, *range(3, 9)]
     assert retained(manager, clock) == [9]
 
 
@@ -195,7 +195,7 @@ def test_a_truncation_below_the_horizon_forgets_first(
     assert ("removed compacted ledger 0, since it covers offsets below 6" in caplog.text) == forgotten
     with log.reader(read_compacted=True) as reader:
         left = range(offset - offset % 3) if forgotten else [3, 4, 5]  # whole batches go
-        assert [each.offset for each in reader.records()] == list(left)
+        assert [record.offset for record in reader.records()] == list(left)
 
 
 def test_a_truncation_that_cuts_nothing_forgets_nothing(manager: LogManager) -> None:

@@ -64,7 +64,7 @@ def append(log: PartitionLog, text: str, timestamp: int = NOW) -> None:
 
 
 def read(reader: CompactedReader | LogReader) -> list[str]:
-    return [shown(each) for each in reader.records()]
+    return [shown(record) for record in reader.records()]
 
 
 def shown(record: object) -> str:
@@ -291,7 +291,7 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
             if rng.random() < 0.15:
                 plainly.compact(log, name=str(number), merge_runs=rng.random() < 0.4, codec=rng.randrange(5))
                 horizon, compacted = log.log_end_offset, plainly.compacted(originals)
-        expected = compacted + [each for each in originals if each.offset >= horizon]
+        expected = compacted + [original for original in originals if original.offset >= horizon]
         start = data.draw(st.integers(0, log.log_end_offset))
         end = data.draw(st.none() | st.integers(start, log.log_end_offset + 3))
         with CompactedReader(log, start, end=end, buffer_bytes=size) as reader:
@@ -410,7 +410,7 @@ def test_the_topic_may_be_deleted_under_a_reader(tmp_path: Path) -> None:
     log.directory.rename(tmp_path / "topic-0.123-delete")
     for path in sorted((tmp_path / "topic-0.123-delete").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    assert [each.offset for each in reader.records()] == list(range(3, 20))
+    assert [record.offset for record in reader.records()] == list(range(3, 20))
 
 
 def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
@@ -424,9 +424,9 @@ def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
     append(log, "z9")
     with raises_error(OffsetOutOfRangeError, about="retention", advice="reset=earliest"):
         read(readers["none"])
-    assert [each.offset for each in readers["earliest"].records()][-21:] == [*range(20), 40]
+    assert [record.offset for record in readers["earliest"].records()][-21:] == [*range(20), 40]
     assert readers["earliest"].resets == 1
-    assert [each.offset for each in readers["latest"].records()] == list(range(20))
+    assert [record.offset for record in readers["latest"].records()] == list(range(20))
     assert readers["latest"].resets == 1
 
 
@@ -437,7 +437,7 @@ def test_an_offset_below_the_view_is_for_the_reset_rule(log: PartitionLog) -> No
     with raises_error(OffsetOutOfRangeError, about="first offset is 5"):
         log.reader(2, read_compacted=True).poll()
     reader = log.reader(2, read_compacted=True, reset="earliest")
-    assert [each.offset for each in reader.records()] == [5, 6, 7, 8, 9]
+    assert [record.offset for record in reader.records()] == [5, 6, 7, 8, 9]
     with pytest.raises(OffsetOutOfRangeError):
         log.reader(11, read_compacted=True).poll()
 
@@ -549,7 +549,7 @@ def test_the_checksum_of_a_segment_is_computed_while_the_one_before_it_is_read(
     assert len(view(log)) == 18
     first, *others = seen.values()
     assert first == threading.current_thread().name
-    assert len(others) >= 2 and all(each.startswith("ledger") for each in others)
+    assert len(others) >= 2 and all(other.startswith("ledger") for other in others)
 
 
 def test_a_reader_that_is_closed_does_not_wait_for_the_checksum_of_the_next_segment(

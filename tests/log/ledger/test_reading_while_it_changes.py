@@ -98,8 +98,8 @@ def test_threads_read_while_ledgers_are_swapped_and_collected(manager: LogManage
                 manager.upkeep.delete_old_segments()
         finally:
             over.set()
-        for each in readers:
-            each.result()
+        for reader in readers:
+            reader.result()
     assert reads >= 3
     assert log.log_start_offset > 0
     store = LedgerStore(log.directory)

@@ -121,7 +121,7 @@ def test_nothing_is_lost_while_threads_append_and_read(tmp_path: Path, limits: R
             write(log, 10)
             watching.some_reads()
             end += 10
-            cleaned = sum(each.result.status == CLEANED for each in cleaner.cleanings)
+            cleaned = sum(cleaning.result.status == CLEANED for cleaning in cleaner.cleanings)
         watching.stop()
         assert cleaned >= 4 and log.log_end_offset == end
         assert table(log) == {b"k%d" % key: b"%d " % (end - 5 + key) + b"v" * 50 for key in range(5)}
@@ -299,7 +299,7 @@ def test_close_may_finish_what_was_begun(tmp_path: Path) -> None:
         closing = in_background(lambda: cleaner.close(abort=False))
         engine.go_on.set()
         joined(closing)
-        assert [each.result.status for each in cleaner.cleanings] == [CLEANED]
+        assert [cleaning.result.status for cleaning in cleaner.cleanings] == [CLEANED]
 
 
 def test_files_that_a_killed_process_staged_are_removed_by_the_next_cleaning(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ def test_results_before_an_engine_that_does_not_start_again_are_reported(
         (tmp_path / "users-2" / ".siltstone" / "20260101T000000Z-abcdef").mkdir(parents=True)
         results = {str(result.topic_partition): result.status for result in cleaner.clean_once()}
         assert results == {works[0]: CLEANED, works[1]: FAILED}
-        assert [str(each.result.topic_partition) for each in cleaner.cleanings] == works
-        assert [str(each.result.topic_partition) for each in read_cleanings(tmp_path)] == works[:1]
+        assert [str(cleaning.result.topic_partition) for cleaning in cleaner.cleanings] == works
+        assert [str(cleaning.result.topic_partition) for cleaning in read_cleanings(tmp_path)] == works[:1]
         assert manager.uncleanable == {}
     assert any("users-2" in line and ".siltstone" in line for line in caplog.messages)
 

@@ -84,7 +84,7 @@ def test_all_names_are_kafkas_and_each_has_one_help(tmp_path: Path) -> None:
 
 def test_a_manager_without_a_cleaner_has_none_of_its_gauges(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
-        assert not [each for each in manager.samples() if "cleaner" in each.name]
+        assert not [sample for sample in manager.samples() if "cleaner" in sample.name]
 
 
 def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_log_lines_follow_a_cleaning_from_its_beginning_to_its_end(
         active, count = log.view.segments[-1].base_offset, len(log.view.segments) - 1
         size = sum(segment.size for segment in log.view.segments[:-1])
         cleaner.clean_once()
-        first = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+        first = [record.getMessage() for record in caplog.records if record.name == "siltstone.cleaner"]
         caplog.clear()
         clock.advance(2 * 24 * 3600 * 1000)
         cleaner.clean_once()
-        second = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+        second = [record.getMessage() for record in caplog.records if record.name == "siltstone.cleaner"]
     assert first[:3] == [
         "Beginning cleaning of log users-0",
         f"Building offset map for log users-0 for {count} segments in offset range [0, {active}); "
@@ -253,7 +253,7 @@ def test_log_lines_tell_abort_pause_and_resume(tmp_path: Path, caplog: pytest.Lo
         manager.cleaning_states.abort_and_pause(USERS)
         manager.cleaning_states.resume(USERS)
         manager.topics.alter("users", {"cleanup.policy": "compact"})
-    told = [each.getMessage() for each in caplog.records if each.name == "siltstone.cleaner"]
+    told = [record.getMessage() for record in caplog.records if record.name == "siltstone.cleaner"]
     wanted = [
         "The cleaning for partition users-0 is aborted and paused",
         "Cleaning of log users-0 was aborted",
@@ -281,6 +281,6 @@ def test_log_lines_tell_the_start_the_end_and_a_dead_thread(
         assert value(found, "kafka_log_logcleaner_deadthreadcount") == 1
     assert "Starting the log cleaner" in caplog.messages
     assert caplog.messages.count("Shutting down the log cleaner") == 1
-    (dead,) = [each for each in caplog.records if each.levelno == logging.CRITICAL]
+    (dead,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]
     assert dead.getMessage().startswith("[siltstone-log-cleaner-0]: Error due to")
     assert dead.exc_info is not None and dead.exc_info[0] is Fatal

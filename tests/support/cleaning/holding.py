@@ -15,9 +15,9 @@ Records = dict[int, tuple[bytes | None, bytes | None, int]]
 def records(partition: Path) -> Records:
     """Every record of a sound log by its offset: key, value, timestamp."""
     return {
-        each.offset: (each.key, each.value, each.timestamp)
+        record.offset: (record.key, record.value, record.timestamp)
         for data in logs.logs_of(partition).values()
-        for each in logs.records_in(data)
+        for record in logs.records_in(data)
     }
 
 

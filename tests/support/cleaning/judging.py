@@ -78,7 +78,9 @@ def short(batch: Batch) -> str:
     """A batch in a line."""
     kind = "marker" if batch.control else "batch"
     kind = f"transactional {kind}" if batch.transactional and not batch.control else kind
-    records = ", ".join(f"{each.offset}:{each.key!r}={(each.value or b'')[:8]!r}" for each in batch.records)
+    records = ", ".join(
+        f"{record.offset}:{record.key!r}={(record.value or b'')[:8]!r}" for record in batch.records
+    )
     return (
         f"{kind} [{batch.base_offset}, {batch.last_offset}] v{batch.magic} codec {batch.attributes & CODEC} "
         f"attributes {batch.attributes:#x} producer {batch.producer_id}/{batch.producer_epoch} "

@@ -134,7 +134,7 @@ class _Pass:
         clean_part = [segment for base, segment in self.log.items() if base < self.first_dirty]
         stamped = [b for each in clean_part for b in each.batches if b.count and b.horizon is not None]
         return all((batch.horizon or 0) <= self.rules.now_ms for batch in stamped) and any(
-            batch.control or any(each.value is None and each.key is not None for each in batch.records)
+            batch.control or any(record.value is None and record.key is not None for record in batch.records)
             for batch in stamped
         )
 

@@ -49,7 +49,7 @@ def retain(path: Path) -> None:
     partition = path / "topic-0"
     horizon = LedgerStore(partition).first_needed_offset() or 0
     segments = list_segments(partition)
-    ends = [each.base_offset for each in segments[1:]]
+    ends = [segment.base_offset for segment in segments[1:]]
     delete_oldest(
         partition,
         [each.base_offset for each, end in zip(segments, ends, strict=False) if end <= horizon],
@@ -78,7 +78,7 @@ class Scenario:
 
 def view(path: Path) -> View:
     with CompactedReader(LogOnDisk(path / "topic-0")) as reader:
-        return [(each.offset, each.key or b"", each.value or b"") for each in plainly.recs_of(reader)]
+        return [(rec.offset, rec.key or b"", rec.value or b"") for rec in plainly.recs_of(reader)]
 
 
 def table(found: View) -> dict[bytes, bytes]:
@@ -120,7 +120,7 @@ def check_names(partition: Path) -> None:
     ledger, names = store.current(), set()
     if ledger is not None:
         names = {"cursor.json", f"ledger-{ledger.id}.json"}
-        names |= {f"generation-{each.id}" for each in ledger.runs}
+        names |= {f"generation-{run.id}" for run in ledger.runs}
         names |= {f"ledger-{ledger.id}.hidden"} if ledger.superseded_crc is not None else set()
     there = {path.name for path in store.folder.iterdir()} if store.folder.exists() else set()
     assert there == names

@@ -139,7 +139,9 @@ def _of_answer(answer: Answer, start_ms: int) -> Given:
         code=answer.code,
         base_offset=answer.base_offset,
         log_append_ms=NOW if answer.log_append_ms >= start_ms else answer.log_append_ms,
-        refused=tuple((each.index, _kind(each.message or "")) for each in answer.record_errors),
+        refused=tuple(
+            (record_error.index, _kind(record_error.message or "")) for record_error in answer.record_errors
+        ),
     )
 
 
@@ -150,7 +152,7 @@ def _text(answer: Answer) -> str:
 def _named(error: LogError) -> tuple[tuple[int, str], ...]:
     if not isinstance(error, RecordRefusedError):
         return ()
-    return tuple((each.index, _kind(each.message)) for each in error.record_errors)
+    return tuple((record_error.index, _kind(record_error.message)) for record_error in error.record_errors)
 
 
 def _kind(message: str) -> str:

@@ -151,7 +151,10 @@ class OurWriter:
 
     def stable(self) -> int:
         """The last stable offset."""
-        return min((each.first for each in self.transactions if each.marker < 0), default=self.end_offset)
+        return min(
+            (transaction.first for transaction in self.transactions if transaction.marker < 0),
+            default=self.end_offset,
+        )
 
     def committed(self) -> list[Record]:
         """What a read_committed reader sees."""
@@ -163,20 +166,26 @@ class OurWriter:
 
     def aborted(self) -> set[tuple[int, int, int]]:
         """Producer, first offset and marker of every aborted transaction."""
-        ended = (each for each in self.transactions if each.marker >= 0 and not each.committed)
+        ended = (
+            transaction
+            for transaction in self.transactions
+            if transaction.marker >= 0 and not transaction.committed
+        )
         return {(each.producer_id, each.first, each.marker) for each in ended}
 
 
 def batch_of(sent: Iterable[Sent], shape: NewBatchHeader) -> Bytes:
     """A batch as a client sends it."""
     records = list(sent)
-    headers = [encode_headers([(name.encode(), value) for name, value in each.headers]) for each in records]
+    headers = [
+        encode_headers([(name.encode(), value) for name, value in record.headers]) for record in records
+    ]
     return build_batch(
         shape,
         offset=np.arange(len(records), dtype=np.int64),
-        timestamp=np.array([each.timestamp_ms for each in records], np.int64),
-        keys=Spans.of([each.key for each in records]),
-        values=Spans.of([each.value for each in records]),
+        timestamp=np.array([record.timestamp_ms for record in records], np.int64),
+        keys=Spans.of([record.key for record in records]),
+        values=Spans.of([record.value for record in records]),
         headers=Spans.of(headers),
     )
 

@@ -112,7 +112,7 @@ def in_ledger(partition: Path) -> list[Seen]:
                 assert batch.base_offset == batch.records[0].offset
                 assert batch.last_offset == batch.records[-1].offset
                 records += seen_in(batch)
-        assert len(records) == run.records and gone <= {each.offset for each in records}
-        found += [each for each in records if each.offset not in gone]
+        assert len(records) == run.records and gone <= {record.offset for record in records}
+        found += [record for record in records if record.offset not in gone]
     assert len(found) == ledger.entries
     return found

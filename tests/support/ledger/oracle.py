@@ -89,7 +89,7 @@ def committed(partition: Path, start: int, end: int) -> list[Seen]:
     segments = read_partition(partition)
     aborted = [entry for segment in segments.values() for entry in segment.aborted]
     batches = [batch for segment in segments.values() for batch in segment.batches]
-    found = [each for batch in batches for each in _records(batch, aborted)]
+    found = [record for batch in batches for record in _records(batch, aborted)]
     return [each for each in found if start <= each.offset < end]
 
 

@@ -60,7 +60,7 @@ def compacted(compactions: Compactions, topic: str = "users") -> None:
 
 def seen(log: PartitionLog, *, read_compacted: bool = True) -> list[tuple[int, str | None, str | None]]:
     """Offset, key and value of all that a reader is given."""
-    with_text = (_texts(each) for each in log.reader(read_compacted=read_compacted).records())
+    with_text = (_texts(record) for record in log.reader(read_compacted=read_compacted).records())
     return list(with_text)
 
 

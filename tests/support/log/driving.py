@@ -154,7 +154,9 @@ def clean_open_log(
     for report in done.groups:
         assert report.failure is None, report.failure
         group = found.work.groups[report.group_index]
-        sources = [each.base_offset for each in found.work.segments[group.first_segment : group.end_segment]]
+        sources = [
+            segment.base_offset for segment in found.work.segments[group.first_segment : group.end_segment]
+        ]
         rename_to_cleaned(
             log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}}
         )

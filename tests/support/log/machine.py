@@ -183,7 +183,7 @@ class LogRules(RuleBasedStateMachine):
         self.epochs[who] = self.epochs.get(who, -1) + 1
         return self.epochs[who], 0
 
-    @precondition(lambda self: any(each.sent for each in self.model.producers.values()))
+    @precondition(lambda self: any(producer.sent for producer in self.model.producers.values()))
     @rule(data=st.data())
     def append_again(self, data: st.DataObject) -> None:
         """A producer that heard no answer sends a batch once more: it gets the same offsets."""
@@ -196,7 +196,7 @@ class LogRules(RuleBasedStateMachine):
         assert appended.is_duplicate
         assert (appended.first_offset, appended.last_offset) == (batch.base, batch.last)
 
-    @precondition(lambda self: any(each.sent for each in self.model.producers.values()))
+    @precondition(lambda self: any(producer.sent for producer in self.model.producers.values()))
     @rule(given=RECORDS, data=st.data(), gap=st.integers(1, 5), old=st.booleans())
     def append_out_of_order(self, given: Given, data: st.DataObject, gap: int, old: bool) -> None:
         who = data.draw(st.sampled_from([w for w, p in sorted(self.model.producers.items()) if p.sent]))

@@ -84,7 +84,7 @@ class Model:
     @property
     def stable(self) -> int:
         """Up to where committed reads go: a transaction that began below the start holds it there."""
-        opened = [each.opened for each in self.producers.values() if each.opened is not None]
+        opened = [producer.opened for producer in self.producers.values() if producer.opened is not None]
         return max(self.start, min([self.readable, *opened]))
 
     def records(self, first: int, end: int | None = None) -> list[Stored]:
@@ -119,7 +119,7 @@ class Model:
 
     def at_time(self, timestamp: int) -> Stored | None:
         """The first record at or after a time, None where it is not readable."""
-        found = next((each for each in self.records(self.start) if each.timestamp >= timestamp), None)
+        found = next((record for record in self.records(self.start) if record.timestamp >= timestamp), None)
         return found if found is not None and found.offset < self.readable else None
 
     def has_transactions(self, first: int, end: int) -> bool:

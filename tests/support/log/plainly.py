@@ -86,7 +86,7 @@ def stage(
         base_offset=bounds[0],
         end_offset=bounds[1],
         records=len(records),
-        size=sum(each.size for each in segments),
+        size=sum(segment.size for segment in segments),
         segments=segments,
         keys_size=len(keys),
         keys_crc=crc32c(keys),
@@ -189,10 +189,10 @@ def supersede(
         return [], {}
     before = store.superseded(ledger)
     runs, superseded = [], {}
-    for each in ledger.runs:
-        gone = [record.offset for record in shown[each.id] if record.key in keys]
-        both = np.union1d(before.get(each.id, np.empty(0, np.int64)), np.array(gone, np.int64))
-        runs.append(replace(each, superseded=len(both)))
+    for run in ledger.runs:
+        gone = [record.offset for record in shown[run.id] if record.key in keys]
+        both = np.union1d(before.get(run.id, np.empty(0, np.int64)), np.array(gone, np.int64))
+        runs.append(replace(run, superseded=len(both)))
         if len(both):
-            superseded[each.id] = both
+            superseded[run.id] = both
     return runs, superseded

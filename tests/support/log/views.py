@@ -36,7 +36,7 @@ def view_of(
     end: int | None = None,
 ) -> LogView:
     """The directory's segments as an open log has them; the end is behind the last batch unless told."""
-    segments = tuple(LiveSegment(each, LogConfig(), created_ms=0) for each in list_segments(directory))
+    segments = tuple(LiveSegment(segment, LogConfig(), created_ms=0) for segment in list_segments(directory))
     leo = _end_of(directory, segments[-1].base_offset) if end is None else end
     mark = leo if high_watermark is None else high_watermark
     return LogView(

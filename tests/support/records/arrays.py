@@ -59,7 +59,9 @@ def inner_checksums_hold(columns: RecordColumns) -> bool:
     entries = (
         columns.data[start : start + size] for start, size in zip(columns.start, columns.size, strict=True)
     )
-    return all(zlib.crc32(each[16:].data) == int.from_bytes(each[12:16].tobytes(), "big") for each in entries)
+    return all(
+        zlib.crc32(entry[16:].data) == int.from_bytes(entry[12:16].tobytes(), "big") for entry in entries
+    )
 
 
 def decoded(data: bytes) -> list[Record]:

@@ -29,10 +29,10 @@ CONFIG = ["log.cleaner.backoff.ms=100", "cleaner.spark.master=local[1]"]
 def cleaned(cleaner: LogCleaner, more_than: int) -> None:
     """Wait until more cleanings than that went well."""
     for _ in range(SOON * 10):
-        if sum(each.result.status == CLEANED for each in cleaner.cleanings) > more_than:
+        if sum(cleaning.result.status == CLEANED for cleaning in cleaner.cleanings) > more_than:
             return
         threading.Event().wait(0.1)
-    raise AssertionError(f"nothing was cleaned; {[each.result.reason for each in cleaner.cleanings]}")
+    raise AssertionError(f"nothing was cleaned; {[cleaning.result.reason for cleaning in cleaner.cleanings]}")
 
 
 def main(folder: Path) -> None:

@@ -43,7 +43,7 @@ def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., A
             try:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
                 time.sleep(OTHERS_TAKE_S)
-                java = [each for each in psutil.Process().parents() if "java" in each.name()]
+                java = [parent for parent in psutil.Process().parents() if "java" in parent.name()]
                 os.kill(java[0].pid, signal.SIGKILL)
             except FileExistsError:
                 pass

@@ -45,7 +45,7 @@ def cleaned(engine: Engine, before: Path, folder: Path) -> list[tuple[str, str]]
         master="own",
     )
     report = app.clean(request, engine=lambda *given: engine)
-    return [(each.status, each.reason) for each in report.results]
+    return [(result.status, result.reason) for result in report.results]
 
 
 def held(task: Callable[..., Any], *given: Any) -> Iterator[Any]:

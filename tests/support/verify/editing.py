@@ -32,7 +32,7 @@ class Edited:
 
     @property
     def tombstones(self) -> list[twin.Record]:
-        return [each for each in self.records if each.value is None and self.is_data]
+        return [record for record in self.records if record.value is None and self.is_data]
 
     def rebuilt(self, records: Sequence[twin.Record] | None = None, **shape: Any) -> bytes:
         """The batch with other records, or another header."""

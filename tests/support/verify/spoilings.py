@@ -104,8 +104,8 @@ def put_a_keyless_record_back(s: Spoiler) -> None:
 def put_an_old_tombstone_back(s: Spoiler) -> None:
     later: dict[bytes | None, int] = {}
     for base in bases(s.pair.original)[:-1]:
-        for each in read_batches(s.pair.original, base):
-            later.update({record.key: record.offset for record in each.records if each.is_data})
+        for batch in read_batches(s.pair.original, base):
+            later.update({record.key: record.offset for record in batch.records if batch.is_data})
     s.restore(
         lambda record, old: (
             record.value is None
@@ -125,7 +125,7 @@ def swap_two_batches(s: Spoiler) -> None:
     base, number, batches = s.choose(lambda each: True)
     if len(batches) < 2:
         s.random.shuffle(batches)
-    raw = [each.raw for each in batches]
+    raw = [batch.raw for batch in batches]
     other = number - 1 if number else 1
     raw[number], raw[other] = raw[other], raw[number]
     s.write(base, raw)
@@ -162,7 +162,7 @@ def merge_two_batches(s: Spoiler) -> None:
             one, two = batches[number : number + 2]
             if one.is_data and two.is_data and one.records and two.records:
                 both = one.rebuilt([*one.records, *two.records], last_offset=two.header.last_offset)
-                raw = [each.raw for each in batches]
+                raw = [batch.raw for batch in batches]
                 s.write(base, [*raw[:number], both, *raw[number + 2 :]])
                 return
     raise AssertionError("no neighbours")
@@ -232,9 +232,9 @@ def _span(each: Edited) -> int:
 def rewrite_for_nothing(s: Spoiler) -> None:
     """A batch that lost nothing gets other bytes for the same records."""
     whole = {
-        each.header.base_offset: len(each.records)
+        batch.header.base_offset: len(batch.records)
         for base in bases(s.pair.original)
-        for each in read_batches(s.pair.original, base)
+        for batch in read_batches(s.pair.original, base)
     }
 
     def wanted(each: Edited) -> bool:
@@ -267,20 +267,20 @@ def shift_all_horizons(s: Spoiler) -> None:
     """All the same, but not of this cleaning's clock."""
     for base in s.closed:
         raw = [
-            each.rebuilt(delete_horizon_ms=each.header.base_timestamp + 5)
-            if each.header.attributes & HORIZON
-            else each.raw
-            for each in read_batches(s.partition, base)
+            batch.rebuilt(delete_horizon_ms=batch.header.base_timestamp + 5)
+            if batch.header.attributes & HORIZON
+            else batch.raw
+            for batch in read_batches(s.partition, base)
         ]
         s.write(base, raw)
 
 
 def stamp_without_need(s: Spoiler) -> None:
     horizon = next(
-        each.header.base_timestamp
+        batch.header.base_timestamp
         for base in s.closed
-        for each in read_batches(s.partition, base)
-        if each.header.attributes & HORIZON
+        for batch in read_batches(s.partition, base)
+        if batch.header.attributes & HORIZON
     )
     s.change(
         lambda each: each.is_data and bool(each.records) and not each.tombstones,
@@ -346,12 +346,12 @@ def lose_a_producers_last_batch(s: Spoiler) -> None:
 
 def keep_an_empty_batch(s: Spoiler) -> None:
     """One that no producer needs, where a batch lost all."""
-    there = {each.header.base_offset for base in s.closed for each in read_batches(s.partition, base)}
+    there = {batch.header.base_offset for base in s.closed for batch in read_batches(s.partition, base)}
     old = [
-        each
+        batch
         for base in bases(s.pair.original)
-        for each in read_batches(s.pair.original, base)
-        if each.is_data and each.header.base_offset not in there and base < s.closed[-1]
+        for batch in read_batches(s.pair.original, base)
+        if batch.is_data and batch.header.base_offset not in there and base < s.closed[-1]
     ]
     each = s.random.choice(old)
     home = max(base for base in s.closed if base <= each.header.base_offset)
@@ -392,9 +392,9 @@ def skip_by_an_index_entry(s: Spoiler) -> None:
     data[-8:-4] = (entry - 1 if entry else entry + 1).to_bytes(4, "big")
     base = int(path.stem)
     positions, position = [], 0
-    for each in read_batches(s.partition, base):
+    for batch in read_batches(s.partition, base):
         positions.append(position)
-        position += len(each.raw)
+        position += len(batch.raw)
     data[-4:] = positions[-1].to_bytes(4, "big")
     path.write_bytes(data)
 
@@ -425,7 +425,7 @@ def change_the_active_segment(s: Spoiler) -> None:
 
 def lose_the_end(s: Spoiler) -> None:
     base = bases(s.partition)[-1]
-    s.write(base, [each.raw for each in read_batches(s.partition, base)][:-1])
+    s.write(base, [batch.raw for batch in read_batches(s.partition, base)][:-1])
 
 
 def append_a_batch(s: Spoiler) -> None:
@@ -434,7 +434,8 @@ def append_a_batch(s: Spoiler) -> None:
     last = batches[-1]
     span = _span(last)
     s.write(
-        base, [*(each.raw for each in batches), patched(last.raw, base_offset=last.header.base_offset + span)]
+        base,
+        [*(batch.raw for batch in batches), patched(last.raw, base_offset=last.header.base_offset + span)],
     )
 
 
