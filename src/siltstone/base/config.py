@@ -36,7 +36,7 @@ from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UnknownSettingError, UsageError
 
 # The key of every name. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
-# flush.ms. Such a name finds the setting of its own.
+# flush.ms: such a name stands for the setting of its own.
 _BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
 TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
 BROKER_SETTING_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
@@ -79,7 +79,8 @@ def _find(name: str, names: Collection[str]) -> Key:
 # value.
 #
 # Numbers are read as Kafka reads them: ASCII digits with a sign, of 32 or 64 bits. Python would also accept
-# underscores and the digits of other alphabets.
+# underscores and the digits of other alphabets. ``_INTEGER`` bounds the digits, since Python refuses to
+# parse thousands of them.
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?|[+-]?Infinity|NaN")
@@ -160,7 +161,7 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
         minimum, maximum = synonym.minimum, None
     minimum = kind_minimum if minimum is None else minimum
     maximum = kind_maximum if maximum is None else maximum
-    # A negative number means no limit: of retention.ms only under a broker's names, as in Kafka.
+    # A negative number means no limit. For retention.ms that holds only under a broker's names, as in Kafka.
     allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
@@ -209,6 +210,7 @@ Layer = Mapping[str, Setting]
 """Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+"""A comma between two assignments: none that is within the brackets of a list."""
 _DYNAMIC_SOURCES = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
@@ -352,7 +354,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False) -> dict[str, Setting]:
-    """Parse a ``server.properties``; the source of each setting is ``name:line``.
+    """Parse the ``text`` of a ``server.properties``; ``name``: the file's. The source of each setting is
+    ``name:line``.
 
     Of entries with the same name the last one counts. ``skip_unknown``: the file is that of a Kafka broker,
     so settings that Siltstone does not know are skipped. Raises UsageError for an unknown name, a value out

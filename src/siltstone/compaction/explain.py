@@ -2,7 +2,7 @@
 
 A log is planned as for a cleaning, and cleaned in a dry run that counts its records and keys on the way
 (``statistics``). Retention is planned on what the dry run leaves. Nothing is locked or written. Beside a live
-broker files may disappear meanwhile. That log is ``failed`` then, with the reason, and another run may
+broker a log's files may disappear meanwhile. Then the log is ``failed``, with the reason, and another run may
 succeed.
 """
 
@@ -145,7 +145,9 @@ class KafkaExplained:
 
 @dataclass(slots=True, kw_only=True)
 class RangeExplained:
-    """The cleanable range of a log, its bounds, and its dirty ratio; None where unknown."""
+    """The cleanable range of a log, its bounds, and its dirty ratio; None where unknown. ``overdue_ms``: by
+    how much its oldest dirty record exceeds ``max.compaction.lag.ms``, 0 if it does not; ``cleanable_bytes``:
+    of the dirty section."""
 
     log_start_offset: int | None = None
     first_dirty_offset: int | None = None
@@ -291,13 +293,14 @@ def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOption
     if not segments:
         return RangeExplained()
     producers = load_producers(state.path, segments)
-    mark = checkpoints.high_watermark.get(state.topic_partition)
+    high_watermark = checkpoints.high_watermark.get(state.topic_partition)
     config = LogConfig.of(state.config)
-    facts = log_facts(state, config, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
+    committed_below = LONG_MAX if high_watermark is None else high_watermark
+    facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
     cleanable = ranges.cleanable_range(facts, config, plan_options.now_ms)
     bounds = {
         "active segment": segments[-1].base_offset,
-        "high watermark": mark,
+        "high watermark": high_watermark,
         "open transaction": producers.first_open_transaction(),
     }
     known = {name: offset for name, offset in bounds.items() if offset is not None}
@@ -489,7 +492,8 @@ def _plan_explanation(
     state: LogState, options: ExplainOptions, mismatch: str | None
 ) -> tuple[LogExplanation, PlannedLog | None]:
     """Plan a log twice: as a cleaning now would, for its status, and as if it were eligible and could lose
-    keyless records, for the dry run. Returns None for the plan of a log that the dry run leaves out."""
+    keyless records, for the dry run. Returns (the explanation so far, the second plan, None if the dry run
+    leaves the log out). ``mismatch``: why its topic id excludes the log, None if it does not."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
         partition=state.topic_partition.partition,
@@ -551,6 +555,7 @@ def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None)
 
 
 def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
+    """Copy to the explanation what a plan says of the log now: status, sizes, notes."""
     result = plan.result if isinstance(plan, PlannedLog) else plan
     # A result is ``cleaned`` if retention alone changes the log.
     would_clean = isinstance(plan, PlannedLog) or result.status == report.CLEANED
@@ -562,6 +567,7 @@ def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None
 def _complete_explanation(
     log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: ExplainOptions
 ) -> None:
+    """Complete the explanation of a log with the report on its dry run."""
     state, statistics = planned.state, log_report.extracted.statistics or LogStatistics()
     assert state.config is not None
     failure = log_report.failure
@@ -622,6 +628,7 @@ def _complete_with_retention(
 def _outcome(
     bytes_before: int, work: LogWork, log_report: LogReport, statistics: LogStatistics
 ) -> OutcomeExplained:
+    """The effect of the cleaning, by the dry run's report and its statistics. ``bytes_before``: the log's."""
     counts = report.RecordCounts()
     for group in log_report.groups:
         counts.add(group.counts)

@@ -111,7 +111,7 @@ def decide_retention(
         batch, timestamp = columns.batch[i], columns.timestamp[i]
         # 2. A tombstone is discarded once its batch's delete horizon has passed (``shouldRetainDeletes``). A
         #    marker, whose batch has the decision RETAIN_ALL, is no tombstone. From ``map_end`` on all records
-        #    stay, since Kafka's map has no key of theirs.
+        #    stay, since the offset map does not cover them.
         if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
             if horizon_passed[batch] and columns.offset[i] < map_end:
                 retained.is_retained[i] = False
@@ -473,7 +473,8 @@ class Rewriter:
         window, batches, path, origin = batch_slice
         is_v2 = bool(batches["magic"][0] == 2)
         # 1. Which batches need not be read any further, since none of their records is retained. Their
-        #    checksums were verified when keys were extracted. Those of the others are verified now.
+        #    checksums were verified when keys were extracted. Those of the others are verified now, and those
+        #    of batches whose headers stay in any case.
         superseded = self._filter.superseded_batches(batches) if is_v2 else _no_batches(batches)
         retain_empty = _retain_empty(self._rules, batches)
         refuse_bad_checksum(window, batches[~superseded | retain_empty], path=path, origin=origin)
@@ -529,6 +530,7 @@ class Rewriter:
     def _write(
         self, batch_slice: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
+        """The new bytes of a slice of v2 batches, by the ``plan``."""
         window, batches = batch_slice.data, batch_slice.batches
         if (plan.action == COPIED).all():
             return _copied(window, batches)

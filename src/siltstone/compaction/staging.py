@@ -504,6 +504,7 @@ class _RangeRewrite:
         self.buffers, self.report = buffers, GroupReport(group_index=group_range.group)
 
     def _verifier(self, path: str) -> StagedVerifier:
+        # The filter's retained offsets grow while it works, so the verifier asks for them each time.
         return StagedVerifier(
             self._work, self._range, path, lambda: self._filter.retained, self.buffers.verified
         )

@@ -176,8 +176,8 @@ def bin_of(time_ms: int, bins: Bins) -> tuple[int, int, int]:
         return bins.bin_count - 1, time_ms, LONG_MAX
     rest = passed - number * width
     left = width - rest - np.uint64(1)
-    is_short = left < np.uint64(LONG_MAX) - np.uint64(time_ms)
-    last_ms: Any = np.int64(np.uint64(time_ms) + left) if is_short else LONG_MAX
+    end_fits = left < np.uint64(LONG_MAX) - np.uint64(time_ms)  # the bin's last ms is an int64
+    last_ms: Any = np.int64(np.uint64(time_ms) + left) if end_fits else LONG_MAX
     return int(np.int64(number)), int(np.int64(np.uint64(time_ms) - rest)), last_ms
 
 
@@ -298,8 +298,8 @@ def _add_records(statistics: LogStatistics, sums: RecordSums) -> None:
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -> None:
-    """Count the tombstones that stay, by horizon (``horizons``: one a batch). When there are
-    ``DELETE_HORIZONS_MAX`` horizons, tombstones of another one are counted with the nearest."""
+    """Count the tombstones that stay, by horizon (``horizons``: one a batch). Once there are
+    ``DELETE_HORIZONS_MAX`` horizons, tombstones of a further one are counted with the nearest of these."""
     batches = np.flatnonzero(sums.waiting)
     values, numbers = np.unique(horizons[batches], return_inverse=True)
     for number, horizon in enumerate(values.tolist()):

@@ -245,7 +245,8 @@ def _check_ascending_entries(
 MIN_SPLIT_BYTES = 16 << 20
 """The least size of a part of a segment."""
 _NEAR_BOUNDARY_DIVISOR = 16
-"""Where a segment boundary is within 1/16 of a task's share, the next split begins there: no cut is made."""
+"""Where a segment ends within 1/16 of a task's share of the wanted place, the next task's splits begin there:
+the segment is not cut."""
 _FIRST_BATCH_READ_BYTES = 1 << 16
 """Bytes that are read at a time to see whether a batch begins at a cut."""
 
@@ -651,8 +652,8 @@ def extract(
     """Key entries of some input splits, which ascend by offset; in blobs of at most ``keys.BLOB_BYTES_MAX``.
 
     ``buckets``: into how many buckets all keys are divided. ``capacity``: the most dirty entries, and also
-    the most clean entries, in memory. Fills the report ``extracted``; if that has a failure in the end, the
-    caller must not use the blobs.
+    the most clean entries, in memory. Fills the report ``extracted``; if that has a failure after the last
+    blob, the caller must use none of them.
     """
     counted = work.statistics
     if counted is not None:
@@ -680,6 +681,7 @@ def extract(
 def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
+    """Read one split, as ``extract`` does. Raises for what is wrong with it."""
     segment, scan = work.segments[split.segment], work.transaction_scan()
     throttler, span = Throttler(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with open_unchanged(segment) as reader:

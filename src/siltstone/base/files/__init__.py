@@ -119,7 +119,8 @@ from siltstone.base.files.stored_directories import stored_path as stored_path
 # Flags of sync_file_range(2): start to write; wait for earlier writes, write, and wait for these.
 _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WRITE_AND_WAIT = 2, 7
 _UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of kernels and containers that do not support the call. It is only a hint, so it is skipped."""
+"""Errors of kernels, file systems and containers that do not support a call. A hint is skipped then, and a
+copy is made by reads and writes."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
@@ -368,7 +369,8 @@ def is_directory(path: PathLike, *, follow: bool = True) -> bool:
 
 
 def entries(directory: PathLike | int) -> list[Entry]:
-    """The entries of a directory, sorted by name. Raises OSError."""
+    """The entries of a directory (its path, or the descriptor of an open one), sorted by name. Raises
+    OSError."""
     if not isinstance(directory, int) and is_joined(directory):
         joined = joined_files(directory, again=True)
         rows = entries(_local(directory))
@@ -470,10 +472,10 @@ def read_slice(path: PathLike, position: int, size: int) -> bytes:
 
 
 def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
-    """A file's bytes mapped into memory: uint8, read-only. Only for files that are never truncated. Raises
-    OSError.
+    """A file's bytes mapped into memory: uint8, read-only. Raises OSError.
 
-    The bytes stay as long as the array does, also if the file is removed.
+    Only for files that are never truncated: the system ends a process that reads bytes which are no longer
+    there. The bytes stay as long as the array does, also if the file is removed.
     """
     path, joined = located(path)
     if joined is not None:
@@ -528,6 +530,7 @@ def _read_joined(joined: JoinedFile, limit: int) -> bytes:
 
 
 def _read_up_to(file: IO[bytes], limit: int) -> bytes:
+    """The bytes of an open file up to its end, at most ``limit``."""
     # Python allocates as many bytes as a read asks for, and a pipe has no size. So a read asks for the size
     # of the file and a little more, not for ``limit``.
     piece_size = os.fstat(file.fileno()).st_size + _EXTRA_READ_BYTES
@@ -704,14 +707,14 @@ class Writer(OpenFile):
 
 _MAX_RESERVED_BYTES = 64 << 20
 _MIN_RESERVED_BYTES = 1 << 20
-"""The most bytes that are reserved at a time, and the size of a file from which on they are."""
+"""The most bytes that are reserved at a time; the least size of a file for which bytes are reserved."""
 _FALLOC_FL_KEEP_SIZE = 1
 """The flag of fallocate(2) that leaves the file's size as it is."""
 
 
 class Appender:
-    """A file open for appending, created if it does not exist; ``size`` is the position of the next byte.
-    Raises OSError, also for a link.
+    """A file open for appending, created if it does not exist; ``size`` is the position of the next byte, by
+    default the file's end. Raises OSError, also for a link.
 
     If a write fails half-way, the file is truncated to its end before the write. After a failed fsync nothing
     is written or synced any more, since the contents on disk are unknown.
@@ -783,8 +786,8 @@ class Appender:
         FileNotFoundError if the file was closed."""
         self._refuse_broken()
         before_change("fsync", self.path)
-        # A descriptor of its own: another thread may close the file meanwhile, and open another one that gets
-        # the number.
+        # A descriptor of its own: another thread may close the file meanwhile, and the file that it opens
+        # next may get the same descriptor number.
         with self._closing:
             if self._descriptor < 0:
                 raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
@@ -949,6 +952,8 @@ def remove_tree(path: PathLike) -> None:
 
 
 def _remove_tree(parent: int, name: str, path: str, levels_left: int) -> None:
+    """Remove the tree ``name`` in the open directory ``parent``. ``path``: its path, for errors and the
+    observer; ``levels_left``: how deep the tree may be."""
     if levels_left == 0:
         raise OSError(errno.ELOOP, "has more levels than Siltstone creates; remove it by hand", path)
     with _with_path_in_error(path):
@@ -1000,7 +1005,7 @@ def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
     if not is_directory(path):
         return stat(path, follow=False).size
-    # Without recursion: folders may be nested deeper than calls of Python.
+    # Without recursion: folders may be nested deeper than Python's calls can be.
     size, waiting = 0, [Path(path)]
     while waiting:
         folder = waiting.pop()
@@ -1144,6 +1149,7 @@ def free_space(path: PathLike) -> FreeSpace:
 
 
 OBJECTS = "objects of a store"
+"""What ``file_system`` returns where there is no file system."""
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p fuse.sshfs fuse.s3fs ceph glusterfs lustre afs".split()
 )

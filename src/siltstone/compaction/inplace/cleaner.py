@@ -126,6 +126,8 @@ def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bo
 
 
 def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
+    """Raises CheckFailedError unless as many offsets of a group of log ``name`` arrived as the merge
+    retained."""
     if merged != arrived:
         raise CheckFailedError(
             f"the merge retained {merged} offsets of segment group {group}, but its task got {arrived}; "
@@ -281,10 +283,10 @@ class Cleaner:
         self._logs_total, self._logs_done = 0, 0
         self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
-        self._job_bytes: int | None = None
+        self._job_bytes: int | None = None  # of a job of small logs; None: no limit
         self._has_changed_something = False
         self._is_interrupted = False
-        # Large logs that are cleaned at the same time share these with each other.
+        # How many commits run at the same time, whichever large logs they are of.
         self._commit_slots = threading.Semaphore(destination.swap_threads)
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
@@ -474,8 +476,8 @@ class Cleaner:
         return True
 
     def _stop_if_interrupted(self, planned: PlannedLog) -> bool:
-        """Was the run interrupted, while this log or another one was cleaned in a thread? Then the log's
-        result says so."""
+        """Was the run interrupted while several logs were cleaned in threads? Then this log's result says
+        so."""
         if self._is_interrupted:
             self._fail(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
         return self._is_interrupted

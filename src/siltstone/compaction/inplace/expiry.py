@@ -80,6 +80,7 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
 
 
 def _refuse_other_offsets(segment: Segment, batches: BatchHeaders, end: int) -> None:
+    """Raises CorruptFileError for a batch with offsets outside [the segment's base offset, ``end``)."""
     base, last = batches["base_offset"], batches["last_offset"]
     bad = np.flatnonzero((base < segment.base_offset) | (last >= end))
     if len(bad):

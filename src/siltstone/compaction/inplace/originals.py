@@ -126,20 +126,21 @@ class Originals:
         """Keep the segments with base offsets ``bases`` before retention deletes them, durably. Those that
         this run wrote are not kept: ``keep`` has kept their originals."""
         log = self._kept_log(state)
-        swapped = {group.base_offset: group for group in log.groups}
+        kept = {group.base_offset: group for group in log.groups}
         for base in bases:
-            if base not in swapped:
+            if base not in kept:
                 size = files.stat(state.path / segment_file(base, "log")).size
-                swapped[base] = self._keep_files(state, base, size, [base])
-                log.groups.append(swapped[base])
-            swapped[base].expired = True
+                kept[base] = self._keep_files(state, base, size, [base])
+                log.groups.append(kept[base])
+            kept[base].expired = True
         self._write_undo_file(state, log)
 
     def _keep_files(
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
-        """Link all files of the segments ``originals``; copy only the file whose inode is
-        ``copied_inode``."""
+        """Keep all files of the segments with base offsets ``originals``: as links, but the file with the
+        inode ``copied_inode`` as a copy (see ``keep``). ``base`` and ``size``: of the segment that replaces
+        them."""
         folder = self.folder / str(state.topic_partition)
         names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         names = [name for name in names if files.exists(state.path / name)]
@@ -170,6 +171,7 @@ class Originals:
         return self._logs[str(state.topic_partition)]
 
     def _write_undo_file(self, state: LogState, log: KeptLog) -> None:
+        """Write ``undo.json`` of a log, durably with its folder and that of the run."""
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
         undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
         document = msgspec.to_builtins(log)

@@ -134,7 +134,7 @@ class InProcessCompactionEngine:
 
     def __init__(self, buckets: int = 1) -> None:
         self._buckets = buckets
-        self._attempts = map(str, itertools.count())
+        self._attempts = map(str, itertools.count())  # a part of the names of a call's files
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """Compact all sources in one split, or as a cluster does: each source, bucket and group is a step."""
@@ -489,6 +489,7 @@ class TwoPhaseCompactor:
         draft: LedgerDraft,
         commit_guard: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
+        """The steps of a compaction. The caller removes the staging folder."""
         # 1. Hard links keep the segments readable while cleaning or retention removes them from the log.
         work = link_sources(log, draft.work, horizon, self._engine.parallelism)
         # 2. Phases one and two, in tasks. Their counts must add up.

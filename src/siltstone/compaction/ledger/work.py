@@ -204,7 +204,7 @@ def extract(
     that are retained.
 
     ``numbers``: indexes into ``work.sources``, ascending. Adds counts to ``extracted``. If that has a failure
-    in the end, the caller must not use what was yielded.
+    after the last blob, the caller must use nothing that was yielded.
     """
     # As many entries as fit the task's memory, but no more than the sources have offsets.
     offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
@@ -401,7 +401,7 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
         # The bytes from the batch with ``first`` to the batch with ``end``, which is read as a whole.
         segment, size = view.segments[index], view.size_of(index)
         first_batch, last_batch = segment.find_batch(first, size), segment.find_batch(end, size)
-        if first_batch is None:
+        if first_batch is None:  # the segment has no batch from ``first`` on
             continue
         sources.append(
             Source(
