@@ -464,9 +464,9 @@ class Config:
     def _find(self, name: str) -> Setting:
         key = find_key(name)
         for config_source, layer in self._layers.items():
-            for synonym in key.names if layer else ():
-                if synonym in layer:
-                    return dataclasses.replace(layer[synonym], config_source=config_source, name=synonym)
+            for key_name in key.names if layer else ():
+                if key_name in layer:
+                    return dataclasses.replace(layer[key_name], config_source=config_source, name=key_name)
         return Setting(
             value=key.default,
             source=ConfigSource.DEFAULT_CONFIG.value,

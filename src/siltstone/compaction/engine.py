@@ -292,7 +292,7 @@ def broadcast_join(
 
 
 class InProcessEngine:
-    """Runs all steps in this process, one after another.
+    """Runs all steps in this process, one after another. No step is repeated, so its attempts are named "0".
 
     ``buckets``: the least number of buckets of a merge. ``min_clean_to_dirty_ratio``: see
     ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``parallelism``: large groups are cut as if this many tasks ran

@@ -173,7 +173,8 @@ class ExpiredExplained:
 @dataclass(slots=True, kw_only=True)
 class OutcomeExplained:
     """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
-    of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
+    of the whole log; ``records``: of the part below the first uncleanable offset, by kind, and how many stay
+    (``after``).
     ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed records that the
     cleaning discards and retains. None where not known."""
 
@@ -440,8 +441,8 @@ HOTTEST_KEYS_DEFAULT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """The options of an explanation. ``show_keys``: show the hottest keys instead of a mask; ``top``: how
-    many of them."""
+    """The options of an explanation. ``show_keys``: show the hottest keys, not a mask in their place;
+    ``top``: how many hottest keys there are."""
 
     plan_options: PlanOptions
     show_keys: bool = False

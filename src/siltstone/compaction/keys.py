@@ -552,7 +552,7 @@ class KeyCollector:
         shards = min(_SHARDS_MAX, -(-expected_entries // _INITIAL_SHARD_ROWS))
         self._shard_count = buckets * max(1, shards // buckets)
         self._shard_rows = max(1, min(_INITIAL_SHARD_ROWS, expected_entries // self._shard_count))
-        self._shards_by_kind: dict[bool, ShardedEntries] = {}
+        self._shards_by_kind: dict[bool, ShardedEntries] = {}  # True: dirty entries, False: clean ones
         self._base_offset: int | None = None
 
     def add(

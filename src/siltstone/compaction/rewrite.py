@@ -69,7 +69,7 @@ Decisions = npt.NDArray[np.int8]
 Offsets = npt.NDArray[np.uint32]
 """Offsets less the base offset of their range."""
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
-"""Actions."""
+"""The actions (see the module's docstring)."""
 BY_KEY, RETAIN_ALL = -2, -1
 """Retention decisions, below 0: not a reason. The others are the reasons in ``WHOLE_BATCH_REASONS``."""
 WHOLE_BATCH_REASONS = (report.SUPERSEDED, report.ABORTED, report.MARKERS)

@@ -251,8 +251,8 @@ PIECE = "piece"
 def can_link(work: LogWork, group: Group, path: Path) -> bool:
     """May the staged log at ``path`` become a hard link to the old one, if nothing changes?
 
-    Only of a group of one segment, and only in the log's own directory (topic-N/.siltstone/RUN/file):
-    ``--out`` makes a copy of the log, which shares no file with it.
+    It may if the group has one segment, and the path is in the log's own directory
+    (topic-N/.siltstone/RUN/file): a copy of the log (``--out``) shares no file with it.
     """
     in_place = path.parent.parent.parent == Path(work.segments[group.first_segment].directory)
     return in_place and group.end_segment == group.first_segment + 1
@@ -485,7 +485,8 @@ def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
 
 
 class _RangeRewrite:
-    """The rewrite of one range (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
+    """The rewrite of one range (Kafka's ``Cleaner.cleanSegments``). ``report``: the report on the group, or
+    on this range as if it were one; it is filled on the way."""
 
     def __init__(
         self,

@@ -77,8 +77,8 @@ has all keys with more."""
 
 
 class Bins(NamedTuple):
-    """Equal bins of time: ``bin_count`` (at most 256) of ``width_ms`` each, from ``start_ms`` on. Times
-    outside are in the first or the last bin."""
+    """Equal bins of time: ``bin_count`` (at most 256: a counted entry has 8 bits for the bin) of ``width_ms``
+    each, from ``start_ms`` on. Times outside are in the first or the last bin."""
 
     start_ms: int
     width_ms: int

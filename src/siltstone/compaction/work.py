@@ -120,7 +120,7 @@ class Extracted(Summable):
 
     ``records``: all records; ``keyless``: those without a key. ``has_transactions``: a batch of a transaction
     or a control batch was read. ``summaries``: what each input split tells about transactions
-    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None if it is not.
+    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None in a cleaning.
 
     Only side-by-side compaction fills these, and it counts only records of its range: ``keyed``: records with
     a key; ``aborted``: records of aborted transactions; ``size``: bytes of the batches; ``entries``: key
@@ -285,7 +285,7 @@ def splits_by_task(
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
     ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a wrapper lacks
-    its first offset, and a split has to say its own.)
+    its first offset, which a split must know.)
     """
     total = sum(segment.size for segment in segments)
     tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
@@ -576,7 +576,7 @@ class LogWork:
     below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut_segments``: an input
     split may be a part of a segment. ``has_space_for_pieces``: the disk has space for the pieces of cut
     groups as well as for the new segments. ``cut_ranges``: the log's ranges if a group was cut, else none.
-    ``statistics``: what ``explain`` has counted while keys are extracted and merged, None in a cleaning.
+    ``statistics``: what is counted for ``explain`` while keys are extracted and merged, None in a cleaning.
     ``chunk_store``: the object store into which tasks upload the new segments, which they write to local
     folders of their own first; None if they leave them in ``staging``.
     """

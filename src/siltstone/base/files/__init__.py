@@ -302,6 +302,7 @@ def _object_stat(path: PathLike) -> FileStat:
     except FileNotFoundError:
         if not has_keys(path):
             raise
+    # A directory of a store has no ETag: a hash of its path takes the place of an inode.
     place = str(place_of(path)).encode()
     number = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "big") >> 1
     return _stat_of_object(ObjectStatus(0, 0, None), kind=DIRECTORY, inode=number)

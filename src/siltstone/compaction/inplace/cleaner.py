@@ -379,7 +379,7 @@ class Cleaner:
         return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
 
     def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
-        """Can the log be cleaned with one of ``shares`` equal shares of the space?"""
+        """Can the log be cleaned with one of ``shares`` equal shares of the disk space for new files?"""
         try:
             execution, space = self._execution(planned, shares)
         except OSError:
@@ -515,8 +515,8 @@ class Cleaner:
             return False
 
     def _clean_large_log(self, planned: PlannedLog, shares: int = 1) -> None:
-        """Clean one log on all workers, in one job or in waves, with one of ``shares`` shares of the
-        space."""
+        """Clean one log on all workers, in one job or in waves, with one of ``shares`` equal shares of the
+        disk space for new files."""
         if self._stop_if_interrupted(planned) or self._stop_if_time_is_up([planned]):
             return
         execution = self._choose_execution(planned, shares)

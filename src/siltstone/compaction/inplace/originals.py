@@ -272,9 +272,10 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """The undo of one log, which was checked. ``pending``: the groups to restore, in descending order.
-    ``verified``: identities of the kept ``.log`` files by base offset. ``restored``: names of the ``.log``
-    files that were restored so far. ``folder``: where the kept files are."""
+    """The undo of one log, which was checked. ``pending``: the groups to restore, the highest offsets first.
+    ``verified``: by base offset, the identity that a kept ``.log`` file had when it was read
+    (``files.FileStat.identity``). ``restored``: names of the ``.log`` files that were restored so far.
+    ``folder``: where the kept files are."""
 
     folder: Path
     log: KeptLog

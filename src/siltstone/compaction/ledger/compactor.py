@@ -396,7 +396,7 @@ class LedgerDraft:
             hash_key=self.work.hash_key,
             retain_null_key=self.work.retain_null_key,
             created_ms=now_ms,
-            superseded_crc=None,
+            superseded_crc=None,  # set by the store
         )
         return self.store.commit(ledger, self.superseded, self.staged)
 
