@@ -165,7 +165,7 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
     allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
-    # NaN compares as False, so it is never in bounds.
+    # A comparison with NaN is False, so NaN is in bounds only where there are none.
     is_in_bounds = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
     if is_in_bounds and number not in key.refused:
         return number if synonym is None else number * synonym.unit
@@ -370,8 +370,8 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
 
 def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
     """The settings of a ``server.properties`` that have no effect: an error that suggests the nearest name
-    for each entry that is no setting of a broker, and the names of those that only a Kafka uses. Raises
-    UsageError for an invalid escape."""
+    for each entry that is no setting of a broker, and the names of those that only a Kafka broker uses.
+    Raises UsageError for an invalid escape."""
     unknown, unused = list[UsageError](), dict[str, None]()
     for line, key, _ in _entries(text, name):
         if key in OTHER_BROKER_NAMES or key.startswith(_LISTENER_PREFIX):

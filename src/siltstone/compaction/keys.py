@@ -316,7 +316,7 @@ def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBuc
     Memory: about ``MERGE_BYTES_PER_ENTRY`` an entry.
     """
     shards_per_bucket = shards_for(blobs)
-    # All shards, the bucket's first one, and how many are the bucket's.
+    # How many shards there are, the number of the bucket's first one, how many are the bucket's.
     shard_range = (shards_per_bucket * buckets, bucket * shards_per_bucket, shards_per_bucket)
     dirty, bounds = gather_by_shard([blob for blob in blobs if blob.is_dirty], *shard_range)
     clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.is_dirty], *shard_range)
@@ -481,7 +481,7 @@ class ShardedEntries:
             if repeats and 2 * len(self.entries) <= self._capacity:
                 self._double_rows()
             else:
-                # Counted entries are added up: a blob has one entry of a key.
+                # Counted entries are added up in any case, so that a blob has one entry of a key.
                 yield self.drain(dedupes=repeats or (self._dedupes and len(self._superseded) > 0))
 
     def drain(self, *, dedupes: bool) -> Int64:

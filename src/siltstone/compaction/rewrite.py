@@ -71,7 +71,7 @@ Offsets = npt.NDArray[np.uint32]
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
 """The actions (see the module's docstring)."""
 BY_KEY, RETAIN_ALL = -2, -1
-"""Retention decisions, below 0: not a reason. The others are the reasons in ``WHOLE_BATCH_REASONS``."""
+"""The retention decisions that discard no whole batch, below 0. The others are ``WHOLE_BATCH_REASONS``."""
 WHOLE_BATCH_REASONS = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
@@ -325,8 +325,8 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
 class OffsetFilter(RecordFilter):
     """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    A batch without a retained offset need not be decompressed. With ``has_keyless`` every batch is, so that
-    its keyless records are counted.
+    A batch without a retained offset need not be decompressed. With ``has_keyless`` (the log may have records
+    without a key) every batch is, so that these are counted.
     """
 
     def __init__(self, work: LogWork, base_offset: int, retained: Offsets, *, has_keyless: bool) -> None:
@@ -381,7 +381,7 @@ class OffsetFilter(RecordFilter):
         )
 
     def refuse_unmatched(self, name: str) -> None:
-        """Raises CheckFailedError."""
+        """Raises CheckFailedError unless each retained offset had a record."""
         if self._matched != len(self.retained):
             raise CheckFailedError(
                 f"{len(self.retained)} offsets were to be retained, but the sources have records for "

@@ -154,7 +154,8 @@ class StagedVerifier:
         return size - start
 
     def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
-        """The windows; builds the indexes of their batches again, and continues the checksum."""
+        """Passes the windows on; builds the indexes of their batches again, and continues a piece's
+        checksum."""
         for window in staged:
             self._rebuilt_indexes.add_batches(window.batches)
             if self._is_piece:
@@ -322,7 +323,8 @@ class _SegmentWriter:
             self._writer = files.Writer(self._path, will_be_synced=not self._is_piece)
 
     def write(self, batches: CleanedBatches | PendingBatches) -> int:
-        """Compress pending batches, and write; returns how many bytes."""
+        """Write batches, which are compressed first if they are pending. (As long as the range is unchanged,
+        its batches are only counted.) Returns how many bytes they have."""
         output = batches.finished(self.buffers.compressed) if isinstance(batches, PendingBatches) else batches
         refuse_over_2_gib(self.size + len(output.data), self._source.path)
         if self.is_unchanged and not output.is_unchanged:
@@ -475,8 +477,8 @@ def stage_indexes(
 
 
 def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
-    """Called when the staged log was verified: compare the index files with the ``indexes`` (by kind), and
-    report which file was verified: the swap reads the log again if its file has another identity. Raises
+    """Called after the staged log was verified. Compares the index files with the ``indexes`` (by kind), and
+    reports the identity of the log's file: the swap reads the log again if its file has another one. Raises
     CheckFailedError."""
     for kind, data in indexes.items():
         if files.read_bytes(report.staged[kind]) != data:

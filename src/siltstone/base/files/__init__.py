@@ -207,7 +207,7 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def identity(self) -> tuple[int, int, int]:
         """(inode, size, modification time): the same on every machine, also after a rename, until the file is
-        written to. It has no device number, which each client of a network file system chooses itself.
+        written to. The device number is left out: each client of a network file system chooses its own.
         """
         return self.inode, self.size, self.modified_ns
 
@@ -220,8 +220,8 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class FileIdentity(NamedTuple):
     """The identity of a file when it was listed. Any machine can tell by it whether a file is still the same.
 
-    ``may_grow``: the file may have grown since; else its size and modification time must be the same. It has
-    no device number, which each client of a network file system chooses itself.
+    ``may_grow``: the file may have grown since; else its size and modification time must be the same. The
+    device number is left out, as in ``FileStat.identity``.
     """
 
     inode: int
@@ -309,7 +309,7 @@ def _object_stat(path: PathLike) -> FileStat:
 
 
 def _stat_of_object(status: ObjectStatus, *, kind: str = FILE, inode: int | None = None) -> FileStat:
-    """An object is a file of this user, whose inode is the number of its ETag."""
+    """The status of an object as that of a file of this user, whose inode is ``ObjectStatus.number``."""
     return FileStat(
         kind=kind,
         size=status.size,
@@ -347,7 +347,8 @@ def absolute(path: Path) -> Path:
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; a path that is only read stays as it is, and so do links in a circle."""
+    """The path without links; a path that is only read stays as it is, and so does one whose links form a
+    circle."""
     return as_named(path) if is_read_only(path) else Path(os.path.realpath(path))
 
 
@@ -397,9 +398,9 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 
 def children(directory: PathLike) -> dict[str, Path]:
-    """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Empty for a path that is only read, since a listing would take a request there.
-    Raises OSError."""
+    """The path of each entry of a directory by name. (For 100,000 names, ``directory / name``, which parses
+    the name, takes twice the time.) Empty for a path that is only read, where the listing would take a
+    request. Raises OSError."""
     if is_read_only(directory):
         return {}
     return {path.name: path for path in Path(directory).iterdir()}
@@ -1224,8 +1225,9 @@ _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = range(3)
 def open_standard_files() -> None:
     """Open standard input, output and error on the null device, where the process was started without them.
 
-    Otherwise the next files that are opened get their descriptors: a segment that of standard error, to which
-    libraries and Java write, or the ``.lock``, which is unlocked when standard error is redirected."""
+    Otherwise the next files that are opened get their descriptors. A segment with that of standard error
+    would get what libraries and Java write there; a ``.lock`` with it would be unlocked when it is
+    redirected."""
     for number in (_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR):
         try:
             os.fstat(number)

@@ -70,8 +70,8 @@ class JoinedPlace(NamedTuple):
 class ChunkTable:
     """Where the zstd frames of a log's chunks are.
 
-    ``chunk_size``: bytes of a chunk, before compression, of all but the last. ``log_size``: bytes of all.
-    ``starts``: int64, where each frame begins, and the end of the last one.
+    ``chunk_size``: bytes of every chunk but the last, before compression. ``log_size``: bytes of all chunks
+    together. ``starts``: int64, where each frame begins, and the end of the last one.
     """
 
     chunk_size: int
@@ -96,7 +96,7 @@ class JoinedFile:
 
     @property
     def is_whole(self) -> bool:
-        """Is it the remote file as it is?"""
+        """Is it the whole remote file, with its bytes as they are stored?"""
         return self.chunks is None and self.position == 0 and self.stat.size == self.origin.size
 
 

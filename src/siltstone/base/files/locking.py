@@ -3,7 +3,7 @@ files.
 
 ``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. It belongs to the process, and
 ends when the process closes any descriptor of the file. ``Flock`` is ``flock(2)``: it belongs to one open
-file, so two readers in one process hold one each. Both end with the process.
+file, so two readers in one process hold one each. Locks of both kinds end with the process.
 """
 
 from __future__ import annotations

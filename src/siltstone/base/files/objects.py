@@ -48,8 +48,8 @@ WINDOW_BYTES = 16 << 20
 SMALL_BYTES = 1 << 20
 """An object up to this size is fetched as a whole: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
-"""The fewest bytes of a request of other reads of a large object, such as of a batch that an index points
-to."""
+"""The fewest bytes that any other read of a large object requests, such as that of a batch that an index
+points to."""
 REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
 """How long a request may take until its response is there; how long its connection may take."""
 RETRIES, RETRY_SECONDS = 10, 60.0
@@ -92,7 +92,7 @@ class ObjectStatus(NamedTuple):
     @property
     def number(self) -> int:
         """A number of 63 bits in place of an inode: an object with another ETag has another number."""
-        # Lists of Azure have ETags without quotes, which answers to requests for one object have.
+        # Azure's listings have ETags without the quotes that its responses for one object have.
         text = (self.etag or f"{self.size} {self.modified_ns}").strip('"')
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -330,7 +330,7 @@ def _retried(call: Callable[[], _Result]) -> _Result:
 def _status(meta: Mapping[str, Any]) -> ObjectStatus:
     modified: datetime = meta["last_modified"]
     etag: str | None = meta.get("e_tag")
-    # Google's lists have milliseconds, which the header Last-Modified of the same object has not.
+    # Google's listings have milliseconds; the header Last-Modified of the same object has only seconds.
     milliseconds = int(modified.timestamp()) * 1000 if etag else int(modified.timestamp() * 1000)
     return ObjectStatus(int(meta["size"]), milliseconds * 1_000_000, etag)
 
@@ -484,6 +484,7 @@ class Windows:
         return min(start + length, self.status.size)
 
     def _get(self, start: int, end: int) -> memoryview:
+        """Fetch the bytes from ``start`` to ``end`` of the object that was opened. Raises OSError."""
         self.requests += 1
         place, etag = self._place, self.status.etag
         options: dict[str, Any] = {"range": (start, end)} if end > start else {}
@@ -600,7 +601,7 @@ def _expected_etag(source: str | os.PathLike[str]) -> str:
 
 
 def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], size: int) -> bool:
-    """Has the object the bytes of the file?"""
+    """Does the object have the bytes of the file?"""
     if head(path).size != size:
         return False
     with open(source, "rb") as file:
@@ -612,7 +613,7 @@ def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], 
 
 def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
     """Let the store copy an object of ``size`` bytes within a bucket. Raises FileNotFoundError, OSError, also
-    for a copy of another size or, as far as ETags tell it, with other bytes; such a copy is removed."""
+    for a copy of another size or, as far as ETags tell, with other bytes; such a copy is removed."""
     before, after = place_of(source), place_of(target)
 
     def copy() -> None:
@@ -644,7 +645,7 @@ def _has_another_md5(source: str | os.PathLike[str], copied: ObjectStatus) -> bo
 
 
 def _has_bytes_of_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> bool:
-    """Have both objects the same bytes?"""
+    """Do both objects have the same bytes?"""
     return all(
         read_range(source, start, end, size) == read_range(target, start, end, size)
         for start in range(0, size, PART_BYTES)

@@ -617,8 +617,8 @@ class Cleaner:
                 self._has_changed_something = True
 
     def _commit_log(self, planned: PlannedLog) -> None:
-        """Move the checkpoint. Raises SiltstoneError, OSError; the OSError says that the segments are swapped
-        in, if they stay so."""
+        """Move the checkpoint. Raises SiltstoneError, OSError; if the cleaned segments stay swapped in, the
+        OSError says so."""
         try:
             with self._commit_slots, self._critical():
                 self._destination.commit_log(planned)

@@ -365,7 +365,7 @@ class CleanedCopy(Destination):
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
     def commit_log(self, planned: PlannedLog) -> None:
-        """Remove the staging folder, and remember which segments the copy has."""
+        """Remove the staging folder, and remember which segments of the source the new ones replace."""
         topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
         self._bases_not_copied[topic_partition] = {segment.base_offset for segment in work.segments}
@@ -373,7 +373,7 @@ class CleanedCopy(Destination):
         self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Note that these segments are not copied, and remove those of them that this run wrote."""
+        """Remember not to copy these segments, and remove those of them that this run has written."""
         self._bases_not_copied[state.topic_partition].update(expiry.bases)
         self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:

@@ -3,7 +3,7 @@ restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written first
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written before
     KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
 ``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
@@ -223,8 +223,8 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _read_undo_file(path: Path) -> KeptLog:
-    """Raises DirectoryRefusedError for what ``Originals`` does not write, OSError. A file of an older version
-    has no checksum."""
+    """Read an ``undo.json``. Raises DirectoryRefusedError for what ``Originals`` does not write, OSError. A
+    file of an older version has no checksum."""
     try:
         document = json.loads(files.read_bytes(path))
         log = msgspec.convert(document, KeptLog)
@@ -294,8 +294,8 @@ class LogUndo:
         ``directory`` is locked by the caller.
         """
         if self.pending:
-            # The checkpoint moves first. If a crash came between a restored group and a checkpoint that still
-            # is the later one, the restored records would count as clean, and would never be cleaned.
+            # The checkpoint moves back first. If a crash came after a group was restored and before that, the
+            # restored records would count as clean, and would never be cleaned.
             directory.write_cleaner_checkpoint(self.log.topic_partition, self.log.checkpoint)
         for group in self.pending:
             self._restore_group(group)

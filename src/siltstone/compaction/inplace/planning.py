@@ -56,8 +56,8 @@ from siltstone.log.transactions import read_transaction_indexes
 # (``CleaningBounds``).
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as the compacted view stays
-# the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has the same rules once more, so
-# that it does not repeat a mistake of these.
+# the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has code of its own for these rules,
+# so that it does not repeat a mistake made here.
 
 
 def clean_below(partition: Path, *bounds: int | None, may_have_ledger: bool = True) -> int:
@@ -194,8 +194,8 @@ class PlanOptions:
 class OpenLog:
     """A snapshot of an open log, which planning uses instead of the log's files.
 
-    ``segments``: the active one last. ``checkpoints``: only with the log's own entries. Their high
-    watermark is at most the end of the records that are on disk and in no open transaction.
+    ``segments``: the active one last. ``checkpoints``: only with the log's own entries. The high watermark in
+    them is at most the end of the records that are on disk and in no open transaction.
     """
 
     segments: tuple[Segment, ...]

@@ -201,7 +201,7 @@ _RUN_AGAIN = "run again; if it happens again, report it"
 def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
     keyless = 0 if work.retain_null_key else report.extracted.keyless
-    # Of the retained records those without a key are all that were not discarded.
+    # Keyless records are either all discarded or all retained; the other retained records have a key.
     retained_with_key = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
         superseded=report.extracted.keyed - retained_with_key - report.deleted_keys,
@@ -441,11 +441,11 @@ class TwoPhaseCompactor:
     ) -> CompactionResult:
         """Compact the new records of ``log``, from the ledger's horizon on, into its ledger.
 
-        These end at the high watermark or the last stable offset, as it is when the compaction begins. The
-        caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the
-        last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain
-        records without a key. ``commit_guard``: the context of each change of the ledger; it raises if the
-        log was truncated or deleted meanwhile, and prevents both until it is left.
+        The new records end at the high watermark or the last stable offset, as it is when the compaction
+        begins. The caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET
+        retains the last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``:
+        retain records without a key. ``commit_guard``: the context of each change of the ledger; it raises if
+        the log was truncated or deleted meanwhile, and prevents both until it is left.
 
         Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
         for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;

@@ -266,8 +266,9 @@ class Coalescer:
     """Coalesces the windows of one segment group, in log order.
 
     ``listed`` (int64, ascending): offsets of the records to retain, or to discard if ``keep_listed`` is
-    False; each must have a record. ``limit``: bytes of a new batch; ``batch_limit``: bytes that a source
-    batch may decompress to. ``offsets``: those of the retained records, an array for each call, in order.
+    False; each must have a record. ``limit``: the bytes of records with which a new batch is full;
+    ``batch_limit``: the most bytes that a source batch may decompress to. ``offsets``: those of the retained
+    records, an array for each call, in order.
     """
 
     def __init__(
@@ -319,8 +320,8 @@ class Coalescer:
         decompressed = decompress_batches(window, batches, plain, limit=limit, path=path, origin=origin)
         counts = int(batches["count"].sum())
         size = int((decompressed[2] - decompressed[1]).sum()) + int(batches["size"].sum()) + GROWTH * counts
-        # Each source batch may end the open batch, and be copied. Of batches that ended because they were
-        # full, two in a row exceed the limit together.
+        # An upper bound: each source batch may end the open batch, and be copied; of batches that ended
+        # because they were full, two in a row exceed the limit together.
         max_batches = 2 * len(batches) + 2 * size // self._limit + 4
         self._reserve(size + BATCH_OVERHEAD * max_batches)
         rows = np.empty((max_batches, _ROW_FIELDS), np.int64)

@@ -154,10 +154,10 @@ class CompactionReport(Summable):
 
     ``merged_entries``: key entries that reached a merge. ``deleted_keys``: keys whose newest record
     deletes them (a null or an empty value), unless it is late. ``late_keys``: keys of which an older run has
-    a record with a larger timestamp (by time only).
-    ``retained``: group → records to write, keyless ones too; ``written``: group → records written.
-    ``superseded``: id of an older run → offsets (int64) of its records that are superseded now.
-    ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new segment.
+    a record with a larger timestamp (by time only). ``retained``: group → records to write, keyless ones too;
+    ``written``: group → records written. ``superseded``: id of an older run → offsets (int64) of its records
+    that are superseded now. ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new
+    segment.
     """
 
     extracted: Extracted = field(default_factory=Extracted)
