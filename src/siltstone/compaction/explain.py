@@ -125,7 +125,8 @@ class Frequency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningBound:
-    """One of the offsets at and above which nothing may be cleaned, and why; the least one applies."""
+    """One of the offsets at and above which nothing may be cleaned; ``name``: what sets it. The least one
+    applies."""
 
     name: str
     offset: int
@@ -174,9 +175,8 @@ class ExpiredExplained:
 class OutcomeExplained:
     """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
     of the whole log; ``records``: of the part below the first uncleanable offset, by kind, and how many stay
-    (``after``).
-    ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed records that the
-    cleaning discards and retains. None where not known."""
+    (``after``). ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed
+    records that the cleaning discards and retains. None where not known."""
 
     bytes_after: int | None = None
     records_before: int | None = None
@@ -327,16 +327,16 @@ def groups_of(work: LogWork, reports: Sequence[GroupReport]) -> list[GroupExplai
     """The segment groups before and after the dry run, by its ``reports`` on them."""
     return [
         GroupExplained(
-            base_offset=work.groups[new.group_index].base_offset,
-            end_offset=work.groups[new.group_index].end_offset,
-            segments=len(work.sources(work.groups[new.group_index])),
-            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group_index])),
-            bytes_after=new.size,
-            records_before=new.counts.records_read,
-            records_after=new.counts.records_retained,
-            removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
+            base_offset=work.groups[group_report.group_index].base_offset,
+            end_offset=work.groups[group_report.group_index].end_offset,
+            segments=len(work.sources(work.groups[group_report.group_index])),
+            bytes_before=sum(segment.size for segment in work.sources(work.groups[group_report.group_index])),
+            bytes_after=group_report.size,
+            records_before=group_report.counts.records_read,
+            records_after=group_report.counts.records_retained,
+            removed={name: group_report.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(reports, key=attrgetter("group_index"))
+        for group_report in sorted(reports, key=attrgetter("group_index"))
     ]
 
 
@@ -347,7 +347,7 @@ def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
     reclaimable = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
-    reclaimable[-1:] = sum(statistics.discarded_sizes.values())
+    reclaimable[-1:] = sum(statistics.discarded_sizes.values())  # the last item, if there are bins
     return [
         Moment(
             at_ms=bins.start_ms + (number + 1) * bins.width_ms - 1,

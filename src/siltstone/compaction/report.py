@@ -63,7 +63,8 @@ segments."""
 
 @dataclass(slots=True, kw_only=True)
 class Discarded(Summable):
-    """How many records were discarded, by reason. A superseded tombstone has the reason superseded."""
+    """How many records were discarded, by reason. A record has one reason: a tombstone that a later record
+    supersedes is superseded."""
 
     superseded: int = 0
     """A later record has the same key."""
@@ -157,8 +158,8 @@ class LogFailure:
 def failure_of(error: Exception) -> LogFailure:
     """The failure of a log that raised ``error``. A damaged log is uncleanable, any other one failed.
 
-    The code is the error's own. Of an OSError it is the name of its ``errno``, such as ``ENOSPC``; of any
-    other error Kafka's ``UNKNOWN_SERVER_ERROR``.
+    The failure's code is that of a ``SiltstoneError``, for an OSError the name of its ``errno``, such as
+    ``ENOSPC``, and for any other error Kafka's ``UNKNOWN_SERVER_ERROR``.
     """
     if isinstance(error, SiltstoneError):
         status = UNCLEANABLE if isinstance(error, CorruptFileError) else FAILED
@@ -194,10 +195,10 @@ class LogResult(HasTopicPartition):
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
     many segment groups were planned. ``dirty_ratio``: before the cleaning, None if the log was not planned.
-    ``distinct_dirty_keys``: of the dirty section, None if it was not read.
-    ``kafka_passes``: how many times Kafka's cleaner would have to clean the log, since its offset map holds
-    only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
-    else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
+    ``distinct_dirty_keys``: of the dirty section, None if it was not read. ``kafka_passes``: how many times
+    Kafka's cleaner would have to clean the log, since its offset map holds only so many keys.
+    ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log, else None.
+    ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """
 
     topic: str
