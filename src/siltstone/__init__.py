@@ -4,7 +4,7 @@
 
     import siltstone as st
 
-    with st.open("/data/logs", mode="a") as logs:                  # a log directory; st.Log: one partition
+    with st.open("/data/logs", mode="a") as logs:         # a log directory (st.Log opens one partition)
         logs.topics.create("users", config={"cleanup.policy": "compact"})
         logs.send("users", key=b"anna", value=b"1")
         for record in logs["users"]:
@@ -116,8 +116,9 @@ _MODULES = {
     "siltstone.tables.protobuf": ("Protobuf",),
     "siltstone.verify.findings": ("Verdict",),
 }
+"""The public names by the module that has them. (The imports above say the same to type checkers.)"""
 _EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
-"""The public names of the package, and the module of each, which is loaded when the name is first used."""
+"""The module of each public name, which is loaded when the name is first used."""
 __all__ = list(_EXPORTS)
 
 
@@ -156,7 +157,7 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 
-if not TYPE_CHECKING:  # with this function in sight, a type checker would accept any name
+if not TYPE_CHECKING:  # a type checker that sees this function accepts any name
 
     def __getattr__(name: str) -> object:
         if name not in _EXPORTS:

@@ -13,7 +13,7 @@ Nothing runs in a background thread, and the clock stands still until the test a
 ``siltstone_clock.advance(60_000)`` (ms), then ``siltstone_logs.tick()`` does what is due by then (retention,
 flushes, checkpoints).
 
-``Broker`` speaks Kafka's protocol, for tests of programs that use a client of Kafka's::
+``Broker`` (``siltstone_broker``) speaks Kafka's protocol, for tests of programs that use a Kafka client::
 
     def test_the_order_is_sent(siltstone_broker):
         program(bootstrap_servers=siltstone_broker.address)
@@ -44,8 +44,8 @@ START_MS = 1_800_000_000_000
 
 def __getattr__(name: str) -> object:
     """``Broker`` and ``BrokerProcess``, which are imported when they are named: pytest loads this module in
-    every run. The process that starts those of the latter kind is forked then, before the program has
-    threads."""
+    every run. The process that starts the processes of brokers (``broker.keeper``) is forked when
+    ``BrokerProcess`` is named: that is best done before the program has threads."""
     if name == "Broker":
         from siltstone.broker.embedded import EmbeddedBroker
 
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> object:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Before a test starts threads: name ``BrokerProcess`` if a test uses its fixture."""
+    """If a test uses the fixture of ``BrokerProcess``: name it now, before a test starts threads."""
     if any("siltstone_broker_process" in getattr(item, "fixturenames", ()) for item in session.items):
         __getattr__("BrokerProcess")
 
@@ -117,7 +117,7 @@ def siltstone_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def siltstone_broker_process() -> Iterator[BrokerProcess]:
-    """The same in a process of its own, which may be killed, paused and started again."""
+    """``siltstone_broker`` in a process of its own, which may be killed, paused and started again."""
     from siltstone.broker.separate import BrokerProcess
 
     with BrokerProcess() as broker:

@@ -1,13 +1,13 @@
 """Compiles the numba kernels, into their cache on disk (``base.records.compiling``), ahead of their first
 use: ``python -m siltstone.warmup [kernels|spark]``. ``make setup`` runs it.
 
-``kernels``: a small log is cleaned in place (in one task, and in several), explained, compacted into a
-ledger beside it, appended to and read (one batch is refused), and decoded as a fetch brings it, in a
-temporary directory.
+``kernels``: in a temporary directory a small log is cleaned in place (in one task, and in several),
+explained, compacted into a ledger beside it, appended to and read (one batch is refused), and decoded from
+the bytes of a fetch.
 ``spark``: if Spark is installed, it cleans the log as well and makes an archive of the classes that Spark
 loads (Java's class-data sharing, ``siltstone.spark.class_archive``). The archive only saves time: if it
-cannot be made, a line on standard error says why. Without an argument both, one after the other; two
-processes may do them at the same time."""
+cannot be made, a line on standard error says why. Without an argument both are done, one after the other; two
+processes may also do one each at the same time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def _append_and_read(directory: Path) -> None:
 
 
 def _refuse(directory: Path) -> None:
-    """Append a batch whose records are refused one by one: each is older than now."""
+    """Append a batch whose records are refused one by one: their timestamps are in the past, and the log
+    accepts none that is."""
     log = open_partition(directory, LogConfig(message_timestamp_before_max_ms=0))
     with contextlib.suppress(InvalidTimestampError):
         log.append(bytes(8) + warm_up_batches()[0][8:])
@@ -94,8 +95,8 @@ def _explain(directory: Path) -> None:
 
 
 def _decode_fetched(_: Path) -> None:
-    """Decode the batches of an answer to a fetch. Kernels are compiled for memory that may be written, as a
-    window of a log, and for such that may not, as these bytes."""
+    """Decode the batches of an answer to a fetch. numba compiles a kernel once for memory that may be
+    written, such as a window of a log, and once for read-only memory, such as these bytes."""
     fetched = np.frombuffer(b"".join(warm_up_batches()), np.uint8)
     columns = decode_records(fetched, scan_batches(fetched).batches)
     assert len(columns.offset) == 2 * 10 * len(CODECS) + 1
@@ -110,7 +111,8 @@ def _start_spark(directory: Path) -> None:
     from siltstone.spark.session import make_class_archive
 
     def clean(session: Any) -> None:
-        # First without shuffles. Then 0 lets no log into an exchange stage: shuffles load Spark's SQL.
+        # First in an exchange stage, without shuffles. Then with shuffles, which load Spark's SQL: with a
+        # limit of 0 bytes no log takes an exchange stage.
         for number, exchange_stage_bytes in enumerate((EXCHANGE_STAGE_BYTES, 0)):
             engine, log = (
                 SparkEngine(session, exchange_stage_bytes=exchange_stage_bytes),

@@ -82,7 +82,7 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
 
 
 def time_text(at_ms: int) -> str:
-    """A time as text, in UTC to the second; the number of ms if it is out of range."""
+    """A time (ms) as text, in UTC to the second; the number of ms if ``datetime`` has no such time."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
@@ -92,6 +92,7 @@ def time_text(at_ms: int) -> str:
 def duration_text(seconds: float) -> str:
     """A duration as text: ``45 s``, ``12 min``, ``3 h 20 min``, ``5 d 2 h``."""
     whole = round(seconds)
+    # From how many seconds on a unit is used; the unit and the smaller one after it, each with its seconds.
     for minimum, unit_seconds, unit, subunit_seconds, subunit in (
         (48 * 3600, 86_400, "d", 3600, "h"),
         (2 * 3600, 3600, "h", 60, "min"),

@@ -31,7 +31,8 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """One codec. ``first_magic``: the oldest record format (magic) that may use it."""
+    """One codec. ``id``: its number in the attributes of a batch. ``first_magic``: the oldest record format
+    (magic) that may use it. ``levels``: None if it has none."""
 
     id: int
     name: str
@@ -65,7 +66,8 @@ CODECS = (
 CODEC_NAMES = tuple(codec.name for codec in CODECS)
 
 
-# Values of ``compression.type`` that name no codec. With "producer" each batch keeps its own.
+# Values of ``compression.type`` that name no codec. With "producer" a batch keeps the codec that its producer
+# chose.
 _WITHOUT_CODEC = ("uncompressed", "producer")
 COMPRESSION_TYPES = (_WITHOUT_CODEC[0], *reversed(CODEC_NAMES[1:]), _WITHOUT_CODEC[1])
 """The values of ``compression.type``, in Kafka's order."""

@@ -36,7 +36,7 @@ from siltstone.base.config_table import LONG_MAX as LONG_MAX  # noqa: PLC0414
 from siltstone.base.errors import UnknownSettingError, UsageError
 
 # The key of every name. log.flush.scheduler.interval.ms is a setting of its own and also a synonym of
-# flush.ms. Such a name finds the setting of its own.
+# flush.ms: such a name stands for the setting of its own.
 _BY_NAME = {name: key for key in ALL_KEYS for name in key.names} | {key.name: key for key in ALL_KEYS}
 TOPIC_NAMES = frozenset(name for key in ALL_KEYS for name in key.topic_names)
 BROKER_SETTING_NAMES = frozenset(name for key in ALL_KEYS for name in key.broker_names)
@@ -79,7 +79,8 @@ def _find(name: str, names: Collection[str]) -> Key:
 # value.
 #
 # Numbers are read as Kafka reads them: ASCII digits with a sign, of 32 or 64 bits. Python would also accept
-# underscores and the digits of other alphabets.
+# underscores and the digits of other alphabets. ``_INTEGER`` bounds the digits, since Python refuses to
+# parse thousands of them.
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?|[+-]?Infinity|NaN")
@@ -160,11 +161,11 @@ def _checked_number(key: Key, synonym: Synonym | None, kind: Kind, number: int |
         minimum, maximum = synonym.minimum, None
     minimum = kind_minimum if minimum is None else minimum
     maximum = kind_maximum if maximum is None else maximum
-    # A negative number means no limit: of retention.ms only under a broker's names, as in Kafka.
+    # A negative number means no limit. For retention.ms that holds only under a broker's names, as in Kafka.
     allows_unlimited = key.negative_is_unlimited or (synonym is not None and key.name == "retention.ms")
     if allows_unlimited and kind_minimum is not None and kind_minimum <= number < 0:
         return -1
-    # NaN compares as False, so it is never in bounds.
+    # A comparison with NaN is False, so NaN is in bounds only where there are none.
     is_in_bounds = (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
     if is_in_bounds and number not in key.refused:
         return number if synonym is None else number * synonym.unit
@@ -209,6 +210,7 @@ Layer = Mapping[str, Setting]
 """Settings by the names under which they were set."""
 
 _COMMA_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+"""A comma between two assignments: none that is within the brackets of a list."""
 _DYNAMIC_SOURCES = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
@@ -352,7 +354,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False) -> dict[str, Setting]:
-    """Parse a ``server.properties``; the source of each setting is ``name:line``.
+    """Parse the ``text`` of a ``server.properties``; ``name``: the file's. The source of each setting is
+    ``name:line``.
 
     Of entries with the same name the last one counts. ``skip_unknown``: the file is that of a Kafka broker,
     so settings that Siltstone does not know are skipped. Raises UsageError for an unknown name, a value out
@@ -367,8 +370,8 @@ def parse_server_properties(text: str, name: str, *, skip_unknown: bool = False)
 
 def ignored_properties(text: str, name: str) -> tuple[list[UsageError], list[str]]:
     """The settings of a ``server.properties`` that have no effect: an error that suggests the nearest name
-    for each entry that is no setting of a broker, and the names of those that only a Kafka uses. Raises
-    UsageError for an invalid escape."""
+    for each entry that is no setting of a broker, and the names of those that only a Kafka broker uses.
+    Raises UsageError for an invalid escape."""
     unknown, unused = list[UsageError](), dict[str, None]()
     for line, key, _ in _entries(text, name):
         if key in OTHER_BROKER_NAMES or key.startswith(_LISTENER_PREFIX):
@@ -461,9 +464,9 @@ class Config:
     def _find(self, name: str) -> Setting:
         key = find_key(name)
         for config_source, layer in self._layers.items():
-            for synonym in key.names if layer else ():
-                if synonym in layer:
-                    return dataclasses.replace(layer[synonym], config_source=config_source, name=synonym)
+            for key_name in key.names if layer else ():
+                if key_name in layer:
+                    return dataclasses.replace(layer[key_name], config_source=config_source, name=key_name)
         return Setting(
             value=key.default,
             source=ConfigSource.DEFAULT_CONFIG.value,

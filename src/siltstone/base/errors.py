@@ -76,8 +76,8 @@ _translations: list[Callable[[str], str]] = []
 
 
 def show_paths_with(translation: Callable[[str], str]) -> None:
-    """Let ``shown_path`` apply ``translation`` to its paths: for paths that only the program itself uses
-    (``joined:/…``), also where they are a part of a text."""
+    """Let ``shown_path`` apply ``translation`` to its paths. It replaces paths that only the program itself
+    uses (``joined:/…``), also within a longer text."""
     _translations.append(translation)
 
 
@@ -154,7 +154,8 @@ class TooManyKeysError(
     code="TOO_MANY_KEYS",
     advice="clean the log first: below its cleaner checkpoint a key takes no memory; or search for the key",
 ):
-    """The keys above a log's cleaner checkpoint take more memory than the view *latest* may have."""
+    """The keys above a log's cleaner checkpoint take more memory than the view *latest* (the last record of
+    each key) may have."""
 
 
 class UnknownKeywordError(UsageError, TypeError, code="UNKNOWN_KEYWORD"):
@@ -206,7 +207,7 @@ class CorruptFileError(SiltstoneError, code="CORRUPT_FILE"):
 
     def __init__(self, path: str, position: int, reason: str, *, advice: str | None = None) -> None:
         super().__init__(reason, path=path, position=position, advice=advice)
-        self.args = (path, position, reason)
+        self.args = (path, position, reason)  # what pickle calls the class with
 
 
 class CorruptRecordError(CorruptFileError, code="CORRUPT_RECORD"):
@@ -228,7 +229,7 @@ class LedgerError(
 
     def __init__(self, path: str, reason: str, *, advice: str | None = None) -> None:
         super().__init__(reason, path=path, advice=advice)
-        self.args = (path, reason)
+        self.args = (path, reason)  # what pickle calls the class with
 
 
 class CheckFailedError(
@@ -326,7 +327,7 @@ class NotAllowedError(SiltstoneError, code="NOT_ALLOWED"):
 
 
 class LogError(SiltstoneError, code="UNKNOWN_SERVER_ERROR"):
-    """A call on a log that is refused as Kafka refuses it.
+    """A call on a log that is refused, with Kafka's error for it.
 
     ``code`` is the name in Kafka's ``Errors``, ``error_code`` the number that Kafka's protocol has for it.
     """
@@ -444,7 +445,7 @@ class RecordRefusedError(LogError):
         advice: str | None = None,
     ) -> None:
         super().__init__(reason, path=path, advice=advice)
-        self.args = (reason, record_index, tuple(record_errors))
+        self.args = (reason, record_index, tuple(record_errors))  # what pickle calls the class with
         self.record_index = record_index
         self.record_errors = tuple(record_errors)
 

@@ -39,10 +39,10 @@ CALLBACKS_SECONDS = 2.5
 _PRINT_SECONDS = 0.2
 """How long the end of the process waits for its last line to be printed."""
 _END_CHECKS = 5000
-"""How many times at most ``without_thread`` checks, every 0.1 ms, whether the kernel's thread has ended."""
+"""How many times at most ``without_thread`` checks, every 0.1 ms, whether the system's thread has ended."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _NO_SIGNAL = 0
-"""The byte that ends the thread which waits for a signal."""
+"""The byte that, in place of a signal's number, ends the thread which waits for a signal."""
 CriticalSection = Callable[[], contextlib.AbstractContextManager[object]]
 """Makes the context of a block that an interrupt must not stop half-way: ``InterruptHandler.critical``, or
 ``contextlib.nullcontext``."""
@@ -111,8 +111,8 @@ class InterruptHandler:
     def critical(self) -> Iterator[None]:
         """In the main thread, a signal's KeyboardInterrupt is raised only at the end of the block.
 
-        After the signal only cleanups may enter (call ``check`` before new work). So the block first waits
-        until other processes have ended, since they may still write the files that it removes.
+        After a signal only a cleanup may enter (new work calls ``check`` first). It waits until other
+        processes have ended before its block begins, since they may still write the files that it removes.
         """
         self.wait_for_callbacks()
         if threading.current_thread() is not threading.main_thread():
@@ -154,7 +154,7 @@ class InterruptHandler:
         try:
             self._wakeup_writer.send(bytes([_NO_SIGNAL]))
             self._thread.join()
-            # ``join`` returns when Python's thread has ended; the kernel's ends a moment later.
+            # ``join`` returns when Python's thread has ended; the operating system's ends a moment later.
             for _ in range(_END_CHECKS):
                 if number is None or not _is_thread(number):
                     break
@@ -252,8 +252,8 @@ def _deferred_signals() -> Iterator[None]:
 
 
 def _set_handlers(handlers: Mapping[signal.Signals, Any]) -> None:
-    """Set all ``handlers`` by signal, even if a signal comes meanwhile and a handler that is set already
-    raises. Then it raises that error afterwards."""
+    """Set the ``handlers`` of all signals. If a signal comes meanwhile, and the handler that was just set for
+    it raises, the others are still set before that error is raised again."""
     try:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -268,7 +268,7 @@ def _is_replaceable(handler: object) -> bool:
 
 
 def _is_thread(number: int) -> bool:
-    """Is this the kernel's number of a thread that has not ended?"""
+    """Is this the operating system's number of a thread that has not ended?"""
     try:
         os.getpriority(os.PRIO_PROCESS, number)
     except OSError:

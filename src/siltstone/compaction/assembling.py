@@ -91,7 +91,8 @@ def assemble_pieces(work: LogWork, group: Group, pieces: Sequence[PieceReport], 
 
 
 def _summed(group: Group, pieces: Sequence[PieceReport]) -> GroupReport:
-    """The report on the group so far: the sum of the pieces' reports, with their first failure."""
+    """The report on a group before it is assembled: the sum of its pieces' reports, and their first
+    failure."""
     report = GroupReport(group_index=group.index, failure=first_failure(pieces))
     for piece in pieces:
         report.counts.add(piece.group.counts)

@@ -261,8 +261,8 @@ def should_broadcast(work: LogWork, min_clean_to_dirty_ratio: float = MIN_CLEAN_
     """Does the log take the broadcast join?
 
     Its dirty section must be small, and its keys must fit the memory. It must have no message sets, no
-    ``.txnindex`` entries and no ``map_end``, which only tests set. (Committed transactions leave no entry;
-    they are found when the log is read.)
+    ``.txnindex`` entries and no ``map_end``, which only tests set. (Committed transactions leave no entry:
+    the tasks that read the log notice them.)
     """
     sizes = [segment.size for segment in work.segments]
     first = first_dirty_segment(work)

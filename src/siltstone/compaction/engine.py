@@ -89,7 +89,8 @@ def report_progress(
     if progress is None or not size:
         yield
         return
-    # The count at which the first reading began; for a block that only rewrites, as if it had come before.
+    # The count at which the first reading began. A block that only rewrites has no first reading: the count
+    # at which it would have begun.
     start = bytes_read() - (size if only_rewrites else 0)
 
     def report(is_over: threading.Event) -> None:
@@ -214,7 +215,8 @@ class MergedLog:
     def __init__(self, work: LogWork, buckets: int) -> None:
         self._work, self.log_report = work, LogReport(name=work.name)
         extracted, parts = self.log_report.extracted, dict[int, list[Offsets]]()
-        # 1. Extract: key entries by bucket, and summaries of transactions.
+        # 1. Extract: key entries by bucket, and summaries of transactions. ``held``: the buckets that
+        #    ``blobs`` has entries of.
         blobs, held = _extract_buckets(work, range(buckets), buckets, extracted)
         # 2. Check what was extracted.
         self.transaction_states = transaction_state_by_range(work, extracted)
@@ -290,7 +292,7 @@ def broadcast_join(
 
 
 class InProcessEngine:
-    """Runs all steps in this process, one after another.
+    """Runs all steps in this process, one after another. No step is repeated, so its attempts are named "0".
 
     ``buckets``: the least number of buckets of a merge. ``min_clean_to_dirty_ratio``: see
     ``broadcast.MIN_CLEAN_TO_DIRTY_RATIO``. ``parallelism``: large groups are cut as if this many tasks ran

@@ -2,7 +2,7 @@
 
 A log is planned as for a cleaning, and cleaned in a dry run that counts its records and keys on the way
 (``statistics``). Retention is planned on what the dry run leaves. Nothing is locked or written. Beside a live
-broker files may disappear meanwhile. That log is ``failed`` then, with the reason, and another run may
+broker a log's files may disappear meanwhile. Then the log is ``failed``, with the reason, and another run may
 succeed.
 """
 
@@ -125,7 +125,8 @@ class Frequency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningBound:
-    """One of the offsets at and above which nothing may be cleaned, and why; the least one applies."""
+    """One of the offsets at and above which nothing may be cleaned; ``name``: what sets it. The least one
+    applies."""
 
     name: str
     offset: int
@@ -145,7 +146,9 @@ class KafkaExplained:
 
 @dataclass(slots=True, kw_only=True)
 class RangeExplained:
-    """The cleanable range of a log, its bounds, and its dirty ratio; None where unknown."""
+    """The cleanable range of a log, its bounds, and its dirty ratio; None where unknown. ``overdue_ms``: by
+    how much its oldest dirty record exceeds ``max.compaction.lag.ms``, 0 if it does not; ``cleanable_bytes``:
+    of the dirty section."""
 
     log_start_offset: int | None = None
     first_dirty_offset: int | None = None
@@ -171,9 +174,9 @@ class ExpiredExplained:
 @dataclass(slots=True, kw_only=True)
 class OutcomeExplained:
     """The effect of a cleaning, and of retention after it. ``records_before``, ``records_after``:
-    of the whole log; ``records``: below the first uncleanable offset, by kind, and after the cleaning.
-    ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed records that the
-    cleaning discards and retains. None where not known."""
+    of the whole log; ``records``: of the part below the first uncleanable offset, by kind, and how many stay
+    (``after``). ``bytes_after``: of ``.log`` files; ``removed_bytes``, ``kept_bytes``: of uncompressed
+    records that the cleaning discards and retains. None where not known."""
 
     bytes_after: int | None = None
     records_before: int | None = None
@@ -291,13 +294,14 @@ def range_of(state: LogState, checkpoints: Checkpoints, plan_options: PlanOption
     if not segments:
         return RangeExplained()
     producers = load_producers(state.path, segments)
-    mark = checkpoints.high_watermark.get(state.topic_partition)
+    high_watermark = checkpoints.high_watermark.get(state.topic_partition)
     config = LogConfig.of(state.config)
-    facts = log_facts(state, config, checkpoints, segments, producers, LONG_MAX if mark is None else mark)
+    committed_below = LONG_MAX if high_watermark is None else high_watermark
+    facts = log_facts(state, config, checkpoints, segments, producers, committed_below)
     cleanable = ranges.cleanable_range(facts, config, plan_options.now_ms)
     bounds = {
         "active segment": segments[-1].base_offset,
-        "high watermark": mark,
+        "high watermark": high_watermark,
         "open transaction": producers.first_open_transaction(),
     }
     known = {name: offset for name, offset in bounds.items() if offset is not None}
@@ -323,16 +327,16 @@ def groups_of(work: LogWork, reports: Sequence[GroupReport]) -> list[GroupExplai
     """The segment groups before and after the dry run, by its ``reports`` on them."""
     return [
         GroupExplained(
-            base_offset=work.groups[new.group_index].base_offset,
-            end_offset=work.groups[new.group_index].end_offset,
-            segments=len(work.sources(work.groups[new.group_index])),
-            bytes_before=sum(segment.size for segment in work.sources(work.groups[new.group_index])),
-            bytes_after=new.size,
-            records_before=new.counts.records_read,
-            records_after=new.counts.records_retained,
-            removed={name: new.counts.discarded.counts[name] for name in CLEANING_REASONS},
+            base_offset=work.groups[group_report.group_index].base_offset,
+            end_offset=work.groups[group_report.group_index].end_offset,
+            segments=len(work.sources(work.groups[group_report.group_index])),
+            bytes_before=sum(segment.size for segment in work.sources(work.groups[group_report.group_index])),
+            bytes_after=group_report.size,
+            records_before=group_report.counts.records_read,
+            records_after=group_report.counts.records_retained,
+            removed={name: group_report.counts.discarded.counts[name] for name in CLEANING_REASONS},
         )
-        for new in sorted(reports, key=attrgetter("group_index"))
+        for group_report in sorted(reports, key=attrgetter("group_index"))
     ]
 
 
@@ -343,7 +347,7 @@ def moments(bins: Bins, statistics: LogStatistics) -> list[Moment]:
     written = np.cumsum([statistics.written.get(number, 0) for number in numbers])
     sums = (statistics.superseded, statistics.discarded_written)
     reclaimable = np.cumsum([sum(part.get(number, 0) for part in sums) for number in numbers])
-    reclaimable[-1:] = sum(statistics.discarded_sizes.values())
+    reclaimable[-1:] = sum(statistics.discarded_sizes.values())  # the last item, if there are bins
     return [
         Moment(
             at_ms=bins.start_ms + (number + 1) * bins.width_ms - 1,
@@ -437,8 +441,8 @@ HOTTEST_KEYS_DEFAULT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """The options of an explanation. ``show_keys``: show the hottest keys instead of a mask; ``top``: how
-    many of them."""
+    """The options of an explanation. ``show_keys``: show the hottest keys, not a mask in their place;
+    ``top``: how many hottest keys there are."""
 
     plan_options: PlanOptions
     show_keys: bool = False
@@ -489,7 +493,8 @@ def _plan_explanation(
     state: LogState, options: ExplainOptions, mismatch: str | None
 ) -> tuple[LogExplanation, PlannedLog | None]:
     """Plan a log twice: as a cleaning now would, for its status, and as if it were eligible and could lose
-    keyless records, for the dry run. Returns None for the plan of a log that the dry run leaves out."""
+    keyless records, for the dry run. Returns (the explanation so far, the second plan, None if the dry run
+    leaves the log out). ``mismatch``: why its topic id excludes the log, None if it does not."""
     log = LogExplanation(
         topic=state.topic_partition.topic,
         partition=state.topic_partition.partition,
@@ -551,6 +556,7 @@ def _copy_outcome(log: LogExplanation, result: LogResult, expiry: Expiry | None)
 
 
 def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None:
+    """Copy to the explanation what a plan says of the log now: status, sizes, notes."""
     result = plan.result if isinstance(plan, PlannedLog) else plan
     # A result is ``cleaned`` if retention alone changes the log.
     would_clean = isinstance(plan, PlannedLog) or result.status == report.CLEANED
@@ -562,6 +568,7 @@ def _copy_plan_result(log: LogExplanation, plan: PlannedLog | LogResult) -> None
 def _complete_explanation(
     log: LogExplanation, planned: PlannedLog, log_report: LogReport, options: ExplainOptions
 ) -> None:
+    """Complete the explanation of a log with the report on its dry run."""
     state, statistics = planned.state, log_report.extracted.statistics or LogStatistics()
     assert state.config is not None
     failure = log_report.failure
@@ -622,6 +629,7 @@ def _complete_with_retention(
 def _outcome(
     bytes_before: int, work: LogWork, log_report: LogReport, statistics: LogStatistics
 ) -> OutcomeExplained:
+    """The effect of the cleaning, by the dry run's report and its statistics. ``bytes_before``: the log's."""
     counts = report.RecordCounts()
     for group in log_report.groups:
         counts.add(group.counts)

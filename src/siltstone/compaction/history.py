@@ -42,7 +42,8 @@ class History:
                     )
 
     def _is_new(self, cleaning: Cleaning) -> bool:
-        """Is the log cleaned, or is its reason another one than the last time? Remembers the reason."""
+        """Was the log cleaned, or is the reason why not another one than the last time? Remembers the
+        reason."""
         topic_partition, reason = cleaning.result.topic_partition, cleaning.result.reason
         if cleaning.result.status == CLEANED:
             self._reasons.pop(topic_partition, None)

@@ -316,7 +316,7 @@ def merge_bucket(blobs: list[EntryBlob], bucket: int, buckets: int) -> MergedBuc
     Memory: about ``MERGE_BYTES_PER_ENTRY`` an entry.
     """
     shards_per_bucket = shards_for(blobs)
-    # All shards, the bucket's first one, and how many are the bucket's.
+    # How many shards there are, the number of the bucket's first one, how many are the bucket's.
     shard_range = (shards_per_bucket * buckets, bucket * shards_per_bucket, shards_per_bucket)
     dirty, bounds = gather_by_shard([blob for blob in blobs if blob.is_dirty], *shard_range)
     clean, clean_bounds = gather_by_shard([blob for blob in blobs if not blob.is_dirty], *shard_range)
@@ -481,7 +481,7 @@ class ShardedEntries:
             if repeats and 2 * len(self.entries) <= self._capacity:
                 self._double_rows()
             else:
-                # Counted entries are added up: a blob has one entry of a key.
+                # Counted entries are added up in any case, so that a blob has one entry of a key.
                 yield self.drain(dedupes=repeats or (self._dedupes and len(self._superseded) > 0))
 
     def drain(self, *, dedupes: bool) -> Int64:
@@ -494,6 +494,7 @@ class ShardedEntries:
         return bounds
 
     def _double_rows(self) -> None:
+        """Give each shard twice as many rows."""
         count, words = len(self.counts), self.entries.shape[1]
         grown = np.empty((count, 2 * self.shard_rows, words), np.uint64)
         grown[:, : self.shard_rows] = self.entries.reshape(count, self.shard_rows, words)
@@ -507,14 +508,15 @@ def entry_blobs(
     """The entries of ``shards`` after ``drain``, as blobs of at most ``BLOB_BYTES_MAX`` bytes: of whole
     shards, unless one is larger. ``bounds``: what ``drain`` returned; ``blob_fields``: the ``is_dirty`` and
     ``base_offset`` of the blobs."""
-    shards_per_bucket, step = len(shards.counts) // buckets, BLOB_BYTES_MAX // (8 * shards.entries.shape[1])
+    shards_per_bucket = len(shards.counts) // buckets
+    blob_entries = BLOB_BYTES_MAX // (8 * shards.entries.shape[1])  # the most entries of a blob
     for bucket in range(buckets):
         shard, end_shard = bucket * shards_per_bucket, (bucket + 1) * shards_per_bucket
         while shard < end_shard:
-            fitting = int(np.searchsorted(bounds, bounds[shard] + step, side="right")) - 1
+            fitting = int(np.searchsorted(bounds, bounds[shard] + blob_entries, side="right")) - 1
             next_shard = min(max(shard + 1, fitting), end_shard)
-            for start in range(int(bounds[shard]), int(bounds[next_shard]), step):
-                end = min(start + step, int(bounds[next_shard]))
+            for start in range(int(bounds[shard]), int(bounds[next_shard]), blob_entries):
+                end = min(start + blob_entries, int(bounds[next_shard]))
                 yield EntryBlob(bucket=bucket, entries=shards.entries[start:end], **blob_fields)
             shard = next_shard
 
@@ -550,7 +552,7 @@ class KeyCollector:
         shards = min(_SHARDS_MAX, -(-expected_entries // _INITIAL_SHARD_ROWS))
         self._shard_count = buckets * max(1, shards // buckets)
         self._shard_rows = max(1, min(_INITIAL_SHARD_ROWS, expected_entries // self._shard_count))
-        self._shards_by_kind: dict[bool, ShardedEntries] = {}
+        self._shards_by_kind: dict[bool, ShardedEntries] = {}  # True: dirty entries, False: clean ones
         self._base_offset: int | None = None
 
     def add(
@@ -577,12 +579,14 @@ class KeyCollector:
                 yield from self._put(columns, rows, is_dirty, count_words)
 
     def _fits(self, base_offset: int, columns: KeyColumns, count_words: Words) -> bool:
-        """Do the offsets fit entries of this base, and the records the sums of counted entries?"""
+        """Can these records join those collected so far: do their offsets fit packed entries of this base,
+        and do the sums of counted entries have room for their number and bytes?"""
         records, size = self._counted_records + len(count_words), self._counted_bytes + len(columns.data)
         fits_sums = not len(count_words) or (records <= COUNTED_RECORDS_MAX and size <= COUNTED_BYTES_MAX)
         return int(columns.offset[-1]) - base_offset < RELATIVE_OFFSET_LIMIT and fits_sums
 
     def _put(self, columns: KeyColumns, rows: Any, is_dirty: bool, count_words: Words) -> Iterator[EntryBlob]:
+        """Add the entries of some ``rows``, which are all dirty or all clean, as ``add`` does."""
         low, high = hashes_of(columns, rows, self._hash_key)
         is_counted = len(self.superseded) > 0
         new = np.empty((len(low), COUNTED_WORDS if is_counted else PACKED_WORDS), np.uint64)

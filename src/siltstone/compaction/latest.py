@@ -19,7 +19,8 @@ from siltstone.compaction.keys import ENTRY_BYTES, EntryBlob, KeyCollector, merg
 from siltstone.log.reading import PolledRecords
 
 COLLECTED_BYTES = 256 << 20
-"""The most memory of the collector, in which entries are de-duplicated; full, it passes them to the merge."""
+"""The most memory of the collector, in which entries are de-duplicated. When it is full, they are kept for
+the merge as they are."""
 
 
 def last_offsets_of_keys(reader: Iterable[PolledRecords], collected_bytes: int = COLLECTED_BYTES) -> Int64:
@@ -44,8 +45,8 @@ def latest_records(
     *,
     keep_tombstones: bool,
 ) -> Iterator[PolledRecords]:
-    """The records that are the last of their keys. Both readings are of the same records: the first finds the
-    offsets, the second yields the records."""
+    """The records that are the last of their keys, without tombstones unless ``keep_tombstones``. Both
+    readings are of the same records: the first finds the offsets, the second yields the records."""
     retained = last_offsets_of_keys(first_reading)
     for polled in second_reading:
         rows = matching_rows(polled.columns.offset, retained)

@@ -63,7 +63,8 @@ segments."""
 
 @dataclass(slots=True, kw_only=True)
 class Discarded(Summable):
-    """How many records were discarded, by reason. A superseded tombstone has the reason superseded."""
+    """How many records were discarded, by reason. A record has one reason: a tombstone that a later record
+    supersedes is superseded."""
 
     superseded: int = 0
     """A later record has the same key."""
@@ -72,7 +73,7 @@ class Discarded(Summable):
     aborted: int = 0
     """The record's transaction was aborted."""
     keyless: int = 0
-    """The record has no key. (Kafka's cleaner always discards it, ours if
+    """The record has no key. (Kafka's cleaner always discards it, Siltstone's only if
     ``RetentionRules.drop_keyless`` allows it.)"""
     markers: int = 0
     """A marker whose transaction has no records left, and whose delete horizon has passed."""
@@ -142,7 +143,8 @@ class ErrorDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailure:
-    """Why a log was not cleaned, an error or not: ``status`` and ``reason`` as in ``LogResult``.
+    """Why a log was not cleaned, whether that is an error or not: ``status`` and ``reason`` as in
+    ``LogResult``.
 
     ``details``: the parts of the error that is the cause; None if the log was skipped, since a rule excludes
     it or the run was stopped.
@@ -156,8 +158,8 @@ class LogFailure:
 def failure_of(error: Exception) -> LogFailure:
     """The failure of a log that raised ``error``. A damaged log is uncleanable, any other one failed.
 
-    The code is the error's own. Of an OSError it is the name of its ``errno``, such as ``ENOSPC``; of any
-    other error Kafka's ``UNKNOWN_SERVER_ERROR``.
+    The failure's code is that of a ``SiltstoneError``, for an OSError the name of its ``errno``, such as
+    ``ENOSPC``, and for any other error Kafka's ``UNKNOWN_SERVER_ERROR``.
     """
     if isinstance(error, SiltstoneError):
         status = UNCLEANABLE if isinstance(error, CorruptFileError) else FAILED
@@ -192,10 +194,11 @@ class LogResult(HasTopicPartition):
     segments it has; ``notes``: remarks for the user.
 
     ``counts``: of the groups that were swapped in, with the records that retention removed. ``groups``: how
-    many segment groups were planned. ``distinct_dirty_keys``: of the dirty section, None if it was not read.
-    ``kafka_passes``: how many times Kafka's cleaner would have to clean the log, since its offset map holds
-    only so many keys. ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log,
-    else None. ``seconds``: the time of the work. ``settings``: the settings in force, by key.
+    many segment groups were planned. ``dirty_ratio``: before the cleaning, None if the log was not planned.
+    ``distinct_dirty_keys``: of the dirty section, None if it was not read. ``kafka_passes``: how many times
+    Kafka's cleaner would have to clean the log, since its offset map holds only so many keys.
+    ``checkpoint_reset``: the new cleaner checkpoint, if the old one was outside the log, else None.
+    ``seconds``: the time of the work. ``settings``: the settings in force, by key.
     """
 
     topic: str
@@ -328,7 +331,8 @@ def read_cleanings(directory: Path) -> list[Cleaning]:
 
 
 def _lines(directory: Path) -> list[bytes]:
-    """The complete lines of the file's last 2 * ``HISTORY_BYTES_MAX`` bytes, without line ends."""
+    """The complete lines of the file's last 2 * ``HISTORY_BYTES_MAX`` bytes, without line ends; the first may
+    be cut off."""
     try:
         size = files.stat(directory / CLEANINGS_FILE).size
         with files.Reader(directory / CLEANINGS_FILE) as reader:
@@ -339,9 +343,11 @@ def _lines(directory: Path) -> list[bytes]:
 
 
 def _parse(line: bytes, directory: Path) -> Cleaning | None:
+    """The cleaning of a line, None if the line has none."""
     try:
         row: dict[str, Any] = json.loads(line)
         path = str(directory / str(TopicPartition(row["topic"], row["partition"])))
+        # ``to_json`` backwards. Keys of the row that a class does not have are ignored.
         counts = {**row, "discarded": row.get("removed", {})}
         result = {**row, "directory": path, "settings": {}, "counts": counts}
         kept = row.get("kept_originals")

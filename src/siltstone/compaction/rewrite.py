@@ -69,9 +69,9 @@ Decisions = npt.NDArray[np.int8]
 Offsets = npt.NDArray[np.uint32]
 """Offsets less the base offset of their range."""
 DROPPED, COPIED, REBUILT, EMPTIED = range(4)
-"""Actions."""
+"""The actions (see the module's docstring)."""
 BY_KEY, RETAIN_ALL = -2, -1
-"""Retention decisions, below 0: not a reason. The others are the reasons in ``WHOLE_BATCH_REASONS``."""
+"""The retention decisions that discard no whole batch, below 0. The others are ``WHOLE_BATCH_REASONS``."""
 WHOLE_BATCH_REASONS = (report.SUPERSEDED, report.ABORTED, report.MARKERS)
 """Reasons that discard all records of a batch."""
 
@@ -111,7 +111,7 @@ def decide_retention(
         batch, timestamp = columns.batch[i], columns.timestamp[i]
         # 2. A tombstone is discarded once its batch's delete horizon has passed (``shouldRetainDeletes``). A
         #    marker, whose batch has the decision RETAIN_ALL, is no tombstone. From ``map_end`` on all records
-        #    stay, since Kafka's map has no key of theirs.
+        #    stay, since the offset map does not cover them.
         if decisions[batch] == BY_KEY and columns.value_size[i] < 0:
             if horizon_passed[batch] and columns.offset[i] < map_end:
                 retained.is_retained[i] = False
@@ -325,8 +325,8 @@ def sort_offsets(retained: Offsets, span: int) -> Offsets:
 class OffsetFilter(RecordFilter):
     """Retains the records whose offsets are in ``retained`` (ascending, less ``base_offset``).
 
-    A batch without a retained offset need not be decompressed. With ``has_keyless`` every batch is, so that
-    its keyless records are counted.
+    A batch without a retained offset need not be decompressed. With ``has_keyless`` (the log may have records
+    without a key) every batch is, so that these are counted.
     """
 
     def __init__(self, work: LogWork, base_offset: int, retained: Offsets, *, has_keyless: bool) -> None:
@@ -381,7 +381,7 @@ class OffsetFilter(RecordFilter):
         )
 
     def refuse_unmatched(self, name: str) -> None:
-        """Raises CheckFailedError."""
+        """Raises CheckFailedError unless each retained offset had a record."""
         if self._matched != len(self.retained):
             raise CheckFailedError(
                 f"{len(self.retained)} offsets were to be retained, but the sources have records for "
@@ -473,7 +473,8 @@ class Rewriter:
         window, batches, path, origin = batch_slice
         is_v2 = bool(batches["magic"][0] == 2)
         # 1. Which batches need not be read any further, since none of their records is retained. Their
-        #    checksums were verified when keys were extracted. Those of the others are verified now.
+        #    checksums were verified when keys were extracted. Those of the others are verified now, and those
+        #    of batches whose headers stay in any case.
         superseded = self._filter.superseded_batches(batches) if is_v2 else _no_batches(batches)
         retain_empty = _retain_empty(self._rules, batches)
         refuse_bad_checksum(window, batches[~superseded | retain_empty], path=path, origin=origin)
@@ -529,6 +530,7 @@ class Rewriter:
     def _write(
         self, batch_slice: BatchSlice, columns: RecordColumns, retained: RetainedRecords, plan: BatchPlan
     ) -> CleanedBatches | PendingBatches:
+        """The new bytes of a slice of v2 batches, by the ``plan``."""
         window, batches = batch_slice.data, batch_slice.batches
         if (plan.action == COPIED).all():
             return _copied(window, batches)

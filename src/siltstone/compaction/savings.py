@@ -67,7 +67,7 @@ class Saving:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The object of an HTTP response: a line of the file, with the sums that it leaves out."""
+        """The object of an HTTP response: that of a line of the file, and the figures that follow from it."""
         return {**_written(self), "saved_bytes": self.saved_bytes, "records_removed": self.records_removed}
 
 
@@ -114,8 +114,8 @@ def read_savings(directory: Path) -> list[Saving]:
 
 
 def append_savings(directory: Path, cleanings: Iterable[Cleaning]) -> None:
-    """Add cleanings, which the history has already, to the savings of a log directory. If the file does not
-    exist, it begins with all cleanings of the history. Raises OSError."""
+    """Add cleanings, which were written to the history before, to the savings of a log directory. If the file
+    does not exist, it begins with all cleanings of the history. Raises OSError."""
     path = directory / SAVINGS_FILE
     if not files.exists(path):
         cleanings = read_cleanings(directory) or cleanings

@@ -154,7 +154,8 @@ class StagedVerifier:
         return size - start
 
     def _indexed(self, staged: Iterator[Window]) -> Iterator[Window]:
-        """The windows; builds the indexes of their batches again, and continues the checksum."""
+        """Passes the windows on; builds the indexes of their batches again, and continues a piece's
+        checksum."""
         for window in staged:
             self._rebuilt_indexes.add_batches(window.batches)
             if self._is_piece:
@@ -251,8 +252,8 @@ PIECE = "piece"
 def can_link(work: LogWork, group: Group, path: Path) -> bool:
     """May the staged log at ``path`` become a hard link to the old one, if nothing changes?
 
-    Only of a group of one segment, and only in the log's own directory (topic-N/.siltstone/RUN/file):
-    ``--out`` makes a copy of the log, which shares no file with it.
+    It may if the group has one segment, and the path is in the log's own directory
+    (topic-N/.siltstone/RUN/file): a copy of the log (``--out``) shares no file with it.
     """
     in_place = path.parent.parent.parent == Path(work.segments[group.first_segment].directory)
     return in_place and group.end_segment == group.first_segment + 1
@@ -322,7 +323,8 @@ class _SegmentWriter:
             self._writer = files.Writer(self._path, will_be_synced=not self._is_piece)
 
     def write(self, batches: CleanedBatches | PendingBatches) -> int:
-        """Compress pending batches, and write; returns how many bytes."""
+        """Write batches, which are compressed first if they are pending. (As long as the range is unchanged,
+        its batches are only counted.) Returns how many bytes they have."""
         output = batches.finished(self.buffers.compressed) if isinstance(batches, PendingBatches) else batches
         refuse_over_2_gib(self.size + len(output.data), self._source.path)
         if self.is_unchanged and not output.is_unchanged:
@@ -475,8 +477,8 @@ def stage_indexes(
 
 
 def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
-    """Called when the staged log was verified: compare the index files with the ``indexes`` (by kind), and
-    report which file was verified: the swap reads the log again if its file has another identity. Raises
+    """Called after the staged log was verified. Compares the index files with the ``indexes`` (by kind), and
+    reports the identity of the log's file: the swap reads the log again if its file has another one. Raises
     CheckFailedError."""
     for kind, data in indexes.items():
         if files.read_bytes(report.staged[kind]) != data:
@@ -485,7 +487,8 @@ def finish_staged(report: GroupReport, indexes: Mapping[str, bytes]) -> None:
 
 
 class _RangeRewrite:
-    """The rewrite of one range (Kafka's ``Cleaner.cleanSegments``); ``report`` is filled on the way."""
+    """The rewrite of one range (Kafka's ``Cleaner.cleanSegments``). ``report``: the report on the group, or
+    on this range as if it were one; it is filled on the way."""
 
     def __init__(
         self,
@@ -504,6 +507,7 @@ class _RangeRewrite:
         self.buffers, self.report = buffers, GroupReport(group_index=group_range.group)
 
     def _verifier(self, path: str) -> StagedVerifier:
+        # The filter's retained offsets grow while it works, so the verifier asks for them each time.
         return StagedVerifier(
             self._work, self._range, path, lambda: self._filter.retained, self.buffers.verified
         )

@@ -77,8 +77,8 @@ has all keys with more."""
 
 
 class Bins(NamedTuple):
-    """Equal bins of time: ``bin_count`` (at most 256) of ``width_ms`` each, from ``start_ms`` on. Times
-    outside are in the first or the last bin."""
+    """Equal bins of time: ``bin_count`` (at most 256: a counted entry has 8 bits for the bin) of ``width_ms``
+    each, from ``start_ms`` on. Times outside are in the first or the last bin."""
 
     start_ms: int
     width_ms: int
@@ -95,8 +95,8 @@ class StatisticsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCount:
-    """The records of one key: how many there are, how many are superseded, their bytes, and the offset of
-    the last one."""
+    """The records of one key: their number and bytes, number and bytes of those that are superseded, and the
+    offset of the last one."""
 
     records: int
     bytes: int
@@ -119,7 +119,7 @@ class LogStatistics(Summable):
     Bytes by bin of time: ``written``, all, by the records' timestamps; ``discarded_written``, those of
     aborted records and of records without a key; ``superseded``, those of superseded records, by the
     timestamp of the record that supersedes them. ``frequencies``: how many keys have more than 2ⁿ⁻¹ and up to
-    2ⁿ records, by n below ``FREQUENCY_STEPS``. ``hottest``: the keys with the most records of each bucket.
+    2ⁿ records, by n below ``FREQUENCY_STEPS``. ``hottest``: of each bucket the keys with the most records.
     """
 
     counts: Sums[str] = field(default_factory=lambda: dict.fromkeys(RECORD_KINDS + KEY_COUNTS, 0))
@@ -145,7 +145,8 @@ class LogStatistics(Summable):
 
 
 def add_sums(sums: Sums[Any], numbers: Sequence[Any], values: Int64) -> None:
-    """Add the values that are not 0 to the sums of their numbers."""
+    """Add each of the ``values`` that is not 0 to the sum of its number, the item of ``numbers`` in its
+    row."""
     for row in np.flatnonzero(values).tolist():
         sums[numbers[row]] = sums.get(numbers[row], 0) + int(values[row])
 
@@ -176,8 +177,8 @@ def bin_of(time_ms: int, bins: Bins) -> tuple[int, int, int]:
         return bins.bin_count - 1, time_ms, LONG_MAX
     rest = passed - number * width
     left = width - rest - np.uint64(1)
-    is_short = left < np.uint64(LONG_MAX) - np.uint64(time_ms)
-    last_ms: Any = np.int64(np.uint64(time_ms) + left) if is_short else LONG_MAX
+    end_fits = left < np.uint64(LONG_MAX) - np.uint64(time_ms)  # the bin's last ms is an int64
+    last_ms: Any = np.int64(np.uint64(time_ms) + left) if end_fits else LONG_MAX
     return int(np.int64(number)), int(np.int64(np.uint64(time_ms) - rest)), last_ms
 
 
@@ -298,8 +299,8 @@ def _add_records(statistics: LogStatistics, sums: RecordSums) -> None:
 
 
 def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -> None:
-    """Count the tombstones that stay, by horizon (``horizons``: one a batch). When there are
-    ``DELETE_HORIZONS_MAX`` horizons, tombstones of another one are counted with the nearest."""
+    """Count the tombstones that stay, by horizon (``horizons``: one a batch). Once there are
+    ``DELETE_HORIZONS_MAX`` horizons, tombstones of a further one are counted with the nearest of these."""
     batches = np.flatnonzero(sums.waiting)
     values, numbers = np.unique(horizons[batches], return_inverse=True)
     for number, horizon in enumerate(values.tolist()):
@@ -315,8 +316,9 @@ def _add_waiting(statistics: LogStatistics, horizons: Int64, sums: RecordSums) -
 # The keys of one bucket.
 #
 # The merge has one array of *rows*, six uint64 words each, of all entries of a shard: first the dirty ones in
-# log order, then the clean ones from the last back to the first. So the rows of a key come in such an order
-# that each row adjoins the sum of those before, at its end or (a clean row) at its beginning::
+# log order, then the clean ones from the last back to the first. So the records of each row come directly
+# after those of the key's rows so far or, if the row is clean, directly before them, and the two can be added
+# up::
 #
 #     words 0, 1   the hash       word 2   last offset << 1 | 1 if it is dirty
 #     word 3       as word 2 of a counted entry
@@ -360,8 +362,8 @@ def _merge_rows(
     rows: Words, bounds: Int64, table: Int32, superseded: Int64, tombstones: Int64, retained: Int64
 ) -> tuple[int, int]:
     """Add up the rows of each key in one row at the front of ``rows``, and fill ``retained`` with the offsets
-    of the records that no later record supersedes, tombstones that may go among them: the rewrite removes
-    these. Returns (how many keys, how many offsets).
+    of the records that no later record supersedes. Among these are tombstones that may go, which the rewrite
+    removes. Returns (how many keys, how many offsets).
 
     Rows ``bounds[s]`` to ``bounds[s + 1]`` are shard s. Adds to ``superseded`` the bytes of superseded
     records by bin, and to ``tombstones`` the records and bytes of tombstones that go.

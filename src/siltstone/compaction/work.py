@@ -120,7 +120,7 @@ class Extracted(Summable):
 
     ``records``: all records; ``keyless``: those without a key. ``has_transactions``: a batch of a transaction
     or a control batch was read. ``summaries``: what each input split tells about transactions
-    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None if it is not.
+    (``TransactionScan.summary``). ``statistics``: what was counted for ``explain``, None in a cleaning.
 
     Only side-by-side compaction fills these, and it counts only records of its range: ``keyed``: records with
     a key; ``aborted``: records of aborted transactions; ``size``: bytes of the batches; ``entries``: key
@@ -245,7 +245,8 @@ def _check_ascending_entries(
 MIN_SPLIT_BYTES = 16 << 20
 """The least size of a part of a segment."""
 _NEAR_BOUNDARY_DIVISOR = 16
-"""Where a segment boundary is within 1/16 of a task's share, the next split begins there: no cut is made."""
+"""Where a segment ends within 1/16 of a task's share of the wanted place, the next task's splits begin there:
+the segment is not cut."""
 _FIRST_BATCH_READ_BYTES = 1 << 16
 """Bytes that are read at a time to see whether a batch begins at a cut."""
 
@@ -284,7 +285,7 @@ def splits_by_task(
 
     ``end``: the offset after the last segment. Segments are cut only with ``may_cut``, and into parts of
     ``MIN_SPLIT_BYTES`` or more. (Segments with message sets are not cut: the header of a wrapper lacks
-    its first offset, and a split has to say its own.)
+    its first offset, which a split must know.)
     """
     total = sum(segment.size for segment in segments)
     tasks = max(1, min(tasks, max(len(segments), total // MIN_SPLIT_BYTES)))
@@ -575,7 +576,7 @@ class LogWork:
     below. ``has_message_sets``: one of ``segments`` begins with v0 or v1. ``may_cut_segments``: an input
     split may be a part of a segment. ``has_space_for_pieces``: the disk has space for the pieces of cut
     groups as well as for the new segments. ``cut_ranges``: the log's ranges if a group was cut, else none.
-    ``statistics``: what ``explain`` has counted while keys are extracted and merged, None in a cleaning.
+    ``statistics``: what is counted for ``explain`` while keys are extracted and merged, None in a cleaning.
     ``chunk_store``: the object store into which tasks upload the new segments, which they write to local
     folders of their own first; None if they leave them in ``staging``.
     """
@@ -651,8 +652,8 @@ def extract(
     """Key entries of some input splits, which ascend by offset; in blobs of at most ``keys.BLOB_BYTES_MAX``.
 
     ``buckets``: into how many buckets all keys are divided. ``capacity``: the most dirty entries, and also
-    the most clean entries, in memory. Fills the report ``extracted``; if that has a failure in the end, the
-    caller must not use the blobs.
+    the most clean entries, in memory. Fills the report ``extracted``; if that has a failure after the last
+    blob, the caller must use none of them.
     """
     counted = work.statistics
     if counted is not None:
@@ -680,6 +681,7 @@ def extract(
 def _extract_split(
     work: LogWork, split: InputSplit, scratch: Scratch, collector: KeyCollector, extracted: Extracted
 ) -> Iterator[EntryBlob]:
+    """Read one split, as ``extract`` does. Raises for what is wrong with it."""
     segment, scan = work.segments[split.segment], work.transaction_scan()
     throttler, span = Throttler(work.limits.io_bytes_per_second), (split.start_position, split.end_position)
     with open_unchanged(segment) as reader:

@@ -119,7 +119,8 @@ from siltstone.base.files.stored_directories import stored_path as stored_path
 # Flags of sync_file_range(2): start to write; wait for earlier writes, write, and wait for these.
 _SYNC_FILE_RANGE_WRITE, _SYNC_FILE_RANGE_WRITE_AND_WAIT = 2, 7
 _UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of kernels and containers that do not support the call. It is only a hint, so it is skipped."""
+"""Errors of kernels, file systems and containers that do not support a call. A hint is skipped then, and a
+copy is made by reads and writes."""
 
 
 def _libc_function(name: str, *types: Any) -> Any:
@@ -206,7 +207,7 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def identity(self) -> tuple[int, int, int]:
         """(inode, size, modification time): the same on every machine, also after a rename, until the file is
-        written to. It has no device number, which each client of a network file system chooses itself.
+        written to. The device number is left out: each client of a network file system chooses its own.
         """
         return self.inode, self.size, self.modified_ns
 
@@ -219,8 +220,8 @@ class FileStat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class FileIdentity(NamedTuple):
     """The identity of a file when it was listed. Any machine can tell by it whether a file is still the same.
 
-    ``may_grow``: the file may have grown since; else its size and modification time must be the same. It has
-    no device number, which each client of a network file system chooses itself.
+    ``may_grow``: the file may have grown since; else its size and modification time must be the same. The
+    device number is left out, as in ``FileStat.identity``.
     """
 
     inode: int
@@ -301,13 +302,14 @@ def _object_stat(path: PathLike) -> FileStat:
     except FileNotFoundError:
         if not has_keys(path):
             raise
+    # A directory of a store has no ETag: a hash of its path takes the place of an inode.
     place = str(place_of(path)).encode()
     number = int.from_bytes(hashlib.blake2b(place, digest_size=8).digest(), "big") >> 1
     return _stat_of_object(ObjectStatus(0, 0, None), kind=DIRECTORY, inode=number)
 
 
 def _stat_of_object(status: ObjectStatus, *, kind: str = FILE, inode: int | None = None) -> FileStat:
-    """An object is a file of this user, whose inode is the number of its ETag."""
+    """The status of an object as that of a file of this user, whose inode is ``ObjectStatus.number``."""
     return FileStat(
         kind=kind,
         size=status.size,
@@ -345,7 +347,8 @@ def absolute(path: Path) -> Path:
 
 
 def resolved(path: Path) -> Path:
-    """The path without links; a path that is only read stays as it is, and so do links in a circle."""
+    """The path without links; a path that is only read stays as it is, and so does one whose links form a
+    circle."""
     return as_named(path) if is_read_only(path) else Path(os.path.realpath(path))
 
 
@@ -368,7 +371,8 @@ def is_directory(path: PathLike, *, follow: bool = True) -> bool:
 
 
 def entries(directory: PathLike | int) -> list[Entry]:
-    """The entries of a directory, sorted by name. Raises OSError."""
+    """The entries of a directory (its path, or the descriptor of an open one), sorted by name. Raises
+    OSError."""
     if not isinstance(directory, int) and is_joined(directory):
         joined = joined_files(directory, again=True)
         rows = entries(_local(directory))
@@ -394,9 +398,9 @@ def entries(directory: PathLike | int) -> list[Entry]:
 
 
 def children(directory: PathLike) -> dict[str, Path]:
-    """The path of each entry of a directory by name. (``directory / name`` parses the name: twice the time
-    where there are 100,000.) Empty for a path that is only read, since a listing would take a request there.
-    Raises OSError."""
+    """The path of each entry of a directory by name. (For 100,000 names, ``directory / name``, which parses
+    the name, takes twice the time.) Empty for a path that is only read, where the listing would take a
+    request. Raises OSError."""
     if is_read_only(directory):
         return {}
     return {path.name: path for path in Path(directory).iterdir()}
@@ -470,10 +474,10 @@ def read_slice(path: PathLike, position: int, size: int) -> bytes:
 
 
 def map_file(path: PathLike) -> npt.NDArray[np.uint8]:
-    """A file's bytes mapped into memory: uint8, read-only. Only for files that are never truncated. Raises
-    OSError.
+    """A file's bytes mapped into memory: uint8, read-only. Raises OSError.
 
-    The bytes stay as long as the array does, also if the file is removed.
+    Only for files that are never truncated: the system ends a process that reads bytes which are no longer
+    there. The bytes stay as long as the array does, also if the file is removed.
     """
     path, joined = located(path)
     if joined is not None:
@@ -528,6 +532,7 @@ def _read_joined(joined: JoinedFile, limit: int) -> bytes:
 
 
 def _read_up_to(file: IO[bytes], limit: int) -> bytes:
+    """The bytes of an open file up to its end, at most ``limit``."""
     # Python allocates as many bytes as a read asks for, and a pipe has no size. So a read asks for the size
     # of the file and a little more, not for ``limit``.
     piece_size = os.fstat(file.fileno()).st_size + _EXTRA_READ_BYTES
@@ -704,14 +709,14 @@ class Writer(OpenFile):
 
 _MAX_RESERVED_BYTES = 64 << 20
 _MIN_RESERVED_BYTES = 1 << 20
-"""The most bytes that are reserved at a time, and the size of a file from which on they are."""
+"""The most bytes that are reserved at a time; the least size of a file for which bytes are reserved."""
 _FALLOC_FL_KEEP_SIZE = 1
 """The flag of fallocate(2) that leaves the file's size as it is."""
 
 
 class Appender:
-    """A file open for appending, created if it does not exist; ``size`` is the position of the next byte.
-    Raises OSError, also for a link.
+    """A file open for appending, created if it does not exist; ``size`` is the position of the next byte, by
+    default the file's end. Raises OSError, also for a link.
 
     If a write fails half-way, the file is truncated to its end before the write. After a failed fsync nothing
     is written or synced any more, since the contents on disk are unknown.
@@ -783,8 +788,8 @@ class Appender:
         FileNotFoundError if the file was closed."""
         self._refuse_broken()
         before_change("fsync", self.path)
-        # A descriptor of its own: another thread may close the file meanwhile, and open another one that gets
-        # the number.
+        # A descriptor of its own: another thread may close the file meanwhile, and the file that it opens
+        # next may get the same descriptor number.
         with self._closing:
             if self._descriptor < 0:
                 raise FileNotFoundError(errno.ENOENT, "closed before it was synced", self.path)
@@ -949,6 +954,8 @@ def remove_tree(path: PathLike) -> None:
 
 
 def _remove_tree(parent: int, name: str, path: str, levels_left: int) -> None:
+    """Remove the tree ``name`` in the open directory ``parent``. ``path``: its path, for errors and the
+    observer; ``levels_left``: how deep the tree may be."""
     if levels_left == 0:
         raise OSError(errno.ELOOP, "has more levels than Siltstone creates; remove it by hand", path)
     with _with_path_in_error(path):
@@ -1000,7 +1007,7 @@ def tree_size(path: PathLike) -> int:
     """The size in bytes of a file, or of all files below a directory, without links."""
     if not is_directory(path):
         return stat(path, follow=False).size
-    # Without recursion: folders may be nested deeper than calls of Python.
+    # Without recursion: folders may be nested deeper than Python's calls can be.
     size, waiting = 0, [Path(path)]
     while waiting:
         folder = waiting.pop()
@@ -1144,6 +1151,7 @@ def free_space(path: PathLike) -> FreeSpace:
 
 
 OBJECTS = "objects of a store"
+"""What ``file_system`` returns where there is no file system."""
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p fuse.sshfs fuse.s3fs ceph glusterfs lustre afs".split()
 )
@@ -1217,8 +1225,9 @@ _STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR = range(3)
 def open_standard_files() -> None:
     """Open standard input, output and error on the null device, where the process was started without them.
 
-    Otherwise the next files that are opened get their descriptors: a segment that of standard error, to which
-    libraries and Java write, or the ``.lock``, which is unlocked when standard error is redirected."""
+    Otherwise the next files that are opened get their descriptors. A segment with that of standard error
+    would get what libraries and Java write there; a ``.lock`` with it would be unlocked when it is
+    redirected."""
     for number in (_STANDARD_INPUT, _STANDARD_OUTPUT, _STANDARD_ERROR):
         try:
             os.fstat(number)

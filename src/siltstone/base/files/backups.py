@@ -9,14 +9,15 @@
 
 Three ways to put an object that must not replace another one. They differ in what ``False`` means:
 
-* ``put_new``: such an object exists. Chunks are put so: whoever put it, its bytes are the same.
+* ``put_new``: such an object exists. For chunks: whoever put it, its bytes are the same.
 * ``put_own``: such an object exists, and it is another writer's. It is compared, since a store may repeat a
-  put whose answer got lost. Restore points are put so.
-* ``claim``: as ``put_own``; then a second put must fail: a store that ignores If-None-Match holds no lock.
+  put whose answer got lost. For restore points.
+* ``claim``: as ``put_own``; then a second put must fail, since with a store that ignores If-None-Match two
+  writers would both hold the lock. For ``writer.json``.
 
 A restore point is written last: it is complete, or not there. ``commands.backup`` writes backups of log
-directories so, ``compaction.inplace.stored_copy`` cleaned copies, and ``base.files.stored_directories`` reads
-both as directories.
+directories in this format, ``compaction.inplace.stored_copy`` cleaned copies, and
+``base.files.stored_directories`` reads both as directories.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ from siltstone.base.files.objects import (
 
 CHUNK_BYTES = 16 << 20
 THREADS = 8
+"""How many chunks are put at the same time."""
 BACKUPS, CHUNKS, WRITER = "backups", "chunks", "writer.json"
 _ID = re.compile(r"(\d{8}T\d{6}Z)(?:-(\d{1,9}))?")
 _CHUNK_NAME = re.compile(r"[0-9a-f]{64}")
 _PARTS_MAX = 256
-"""The most parts of a name: ``StoredDirectory.add_folder`` calls itself for the folder above."""
+"""The most parts of a name: ``StoredDirectory.add_folder`` calls itself for the folder above, and Python
+bounds the depth of calls."""
 _TIME_MS_MAX = int(datetime.max.replace(tzinfo=UTC).timestamp()) * 1000
 _MODIFIED_NS_MAX = 10**9 << 63
 """Python has no later date, and a file no later time."""
@@ -170,7 +173,7 @@ def newest_id(target: Path) -> str | None:
 
 
 def _order(backup_id: str) -> tuple[str, int]:
-    """Ids sort by time, and those of one second by their number."""
+    """The sort key of an id: its time, then the number of an id that is not the first of its second."""
     form = _ID.fullmatch(backup_id)
     return (backup_id, 0) if form is None else (form[1], int(form[2] or 1))
 
@@ -263,8 +266,8 @@ def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
 
 
 class WriterLock:
-    """The lock of a prefix, ``writer.json``, which this process holds. ``note``: its bytes, which no other
-    process writes."""
+    """The lock of a prefix, ``writer.json``, which this process holds. ``note``: the bytes that this process
+    has written into it, which no other process writes."""
 
     def __init__(self, target: Path, note: bytes) -> None:
         self._target, self.note = target, note
@@ -377,7 +380,7 @@ class ChunkWriter:
         SourceChangedError if it has fewer bytes, OSError."""
         starts, reading = range(0, size, CHUNK_BYTES), threading.Lock()
 
-        def piece(start: int) -> str:
+        def put_from(start: int) -> str:
             wanted = min(CHUNK_BYTES, size - start)
             with self._memory:  # no more chunks than threads are in memory
                 with reading:  # a reader has buffers, which are for one thread at a time
@@ -387,9 +390,9 @@ class ChunkWriter:
                 return self.put(data)
 
         if len(starts) < 2:
-            return tuple(map(piece, starts))
+            return tuple(map(put_from, starts))
         with ThreadPoolExecutor(min(THREADS, len(starts))) as pool:
-            return tuple(pool.map(piece, starts))
+            return tuple(pool.map(put_from, starts))
 
     def copy(self, source: Path, names: Sequence[str], size: int) -> tuple[str, ...]:
         """Let the store copy the chunks ``names`` of a file of ``size`` bytes from the prefix ``source`` of

@@ -4,10 +4,10 @@
 
     KEY     hdfs://NAMENODE:PORT/KEY; a directory is a prefix; without files in it, it is not seen
     ETag    modification time and length, in which a new file of that name differs
-    put     to .siltstone-put-HEX-KEY, then a rename that fails where there is a KEY: so a KEY is always whole
+    put     to a file .siltstone-put-HEX-NAME beside KEY, then a rename: so a KEY is always whole
 
-A rename that does not overwrite is one step of the NameNode's: it is the condition (``If-None-Match``) that
-other stores have. ``base.files.objects`` alone may call this.
+A rename that fails where there is a KEY is one step of the NameNode: it takes the place of the condition
+(``If-None-Match``) that other stores have for a put. ``base.files.objects`` alone may call this.
 """
 
 from __future__ import annotations
@@ -129,6 +129,7 @@ class HdfsStore:
 
 
 def _meta(status: Any) -> dict[str, Any]:
+    """A file's status as obstore gives that of an object."""
     return {
         "path": status.path.strip("/"),
         "size": status.length,

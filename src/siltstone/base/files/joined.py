@@ -7,14 +7,14 @@
     file       one of LOCAL, or a ``JoinedFile``: bytes of a remote file under a name that LOCAL does not have
     source     the remote file as it is; a range of it; or chunks of it that are decompressed one by one
 
-The path says all that a process needs, so a worker of Spark finds the same files as its driver. RUN differs
-for each run, so that a worker uses nothing that it found out for an earlier one. OTHER are the broker's other
-log directories: one of them may have the partition of ``__remote_log_metadata`` that lists a log's remote
-segments. Which files are joined to a directory is the
-decision of the function that ``find_with`` was passed (``log.tiered``); it is asked when the directory is
-listed, and its answer holds until the next listing. A remote file is read in
-ranges, as any object is, and never as a whole unless it is small; only the chunks that are needed are
-decompressed, one at a time. Each read is of the version that was listed (If-Match with its ETag).
+The path says all that a process needs, so a worker of Spark finds the same files as its driver. RUN is
+another text in each run, so that a worker uses no listing that it made for an earlier run. OTHER are the
+broker's other log directories: one of them may have the partition of ``__remote_log_metadata`` that lists a
+log's remote segments. The function that ``find_with`` was passed (``log.tiered``) chooses which files are
+joined to a directory; it is called when the directory is listed, and its result holds until the next listing.
+A remote file is read in ranges, as any object is, and never as a whole unless it is small; only the chunks
+that are needed are decompressed, one at a time. Each read is of the version that was listed (If-Match with
+its ETag).
 
 These paths are never shown: errors name the remote object, or the local file (``shown``).
 """
@@ -51,13 +51,13 @@ _FORM = re.compile(r"joined:/+([^/+]*)\+([^/+]*)\+([^/+]*)((?:\+[^/+]*)*)(?:/+(.
 _IN_TEXT = re.compile(r"joined:/+[^/+\s]*(?:\+[^/+\s]*){2,}(?:/+[\w.-]+)*")
 """A joined path within a text."""
 _LARGEST_ZSTD_WINDOW = 128 << 20
+"""A frame that declares a larger window (in bytes) is refused."""
 _CHANGED = "the file was replaced while it was read"
 
 
 class JoinedPlace(NamedTuple):
-    """The parts of a joined path. ``run``: a text that each run has of its own. ``beside``: the
-    broker's other log directories (OTHER). ``inside``: the path below ``local``, ""
-    for the directory itself."""
+    """The parts of a joined path. ``run``: another text in each run. ``beside``: the broker's other log
+    directories (OTHER). ``inside``: the path below ``local``, "" for the directory itself."""
 
     local: str
     remote: str
@@ -70,8 +70,8 @@ class JoinedPlace(NamedTuple):
 class ChunkTable:
     """Where the zstd frames of a log's chunks are.
 
-    ``chunk_size``: bytes of a chunk, before compression, of all but the last. ``log_size``: bytes of all.
-    ``starts``: int64, where each frame begins, and the end of the last one.
+    ``chunk_size``: bytes of every chunk but the last, before compression. ``log_size``: bytes of all chunks
+    together. ``starts``: int64, where each frame begins, and the end of the last one.
     """
 
     chunk_size: int
@@ -96,7 +96,7 @@ class JoinedFile:
 
     @property
     def is_whole(self) -> bool:
-        """Is it the remote file as it is?"""
+        """Is it the whole remote file, with its bytes as they are stored?"""
         return self.chunks is None and self.position == 0 and self.stat.size == self.origin.size
 
 
@@ -138,6 +138,7 @@ def place_of_joined(path: str | os.PathLike[str]) -> JoinedPlace:
 
 
 def _place(path: str | os.PathLike[str] | int) -> JoinedPlace | None:
+    """The parts of a joined path, None for any other path."""
     text = path if isinstance(path, (str, int)) else os.fspath(path)
     if not isinstance(text, str) or not text.startswith(_SCHEME):
         return None
@@ -156,6 +157,7 @@ def joined_files(path: str | os.PathLike[str], *, again: bool) -> JoinedFiles:
 
 
 def _files_of(place: JoinedPlace, *, again: bool) -> JoinedFiles:
+    """``joined_files``; none for a directory that is not directly below LOCAL, where partitions are."""
     if not place.inside or "/" in place.inside or _finder is None:
         return {}
     if again or place not in _known:
@@ -236,7 +238,7 @@ class _MountedFile:
 
 @functools.lru_cache(maxsize=16)
 def _small_object(path: str, status: ObjectStatus) -> npt.NDArray[np.uint8]:
-    """The bytes of a small object: several indexes of a segment are in one."""
+    """All bytes of a small object, kept for the next reads: one object has several indexes of a segment."""
     data = np.empty(status.size, np.uint8)
     windows = Windows(path, status)
     windows.read_into(data, 0)
@@ -252,7 +254,7 @@ class JoinedReader:
         self._source: _MountedFile | Windows | None = None
         self._status = ObjectStatus(file.origin.size, file.origin.modified_ns, file.origin.etag)
         self._is_object = objects.is_object(file.path)
-        self._chunk = -1, b""
+        self._chunk = -1, b""  # (number, bytes) of the chunk that was decompressed last; -1: none yet
         self._reading = threading.Lock()
         if not self._is_object:
             self._source = _MountedFile(file)

@@ -3,7 +3,7 @@ files.
 
 ``Lock`` is a POSIX record lock, as Java's ``FileChannel.lock`` takes them. It belongs to the process, and
 ends when the process closes any descriptor of the file. ``Flock`` is ``flock(2)``: it belongs to one open
-file, so two readers in one process hold one each. Both end with the process.
+file, so two readers in one process hold one each. Locks of both kinds end with the process.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _FLOCK = struct.Struct("qqihh" if sys.platform == "darwin" else "hhqqi")
 """The system's ``struct flock``. Linux: type, whence, start, length, process; macOS: start, length, process,
 type, whence."""
 _LOCK_TYPE_FIELD, _LOCK_PROCESS_FIELD = (3, 2) if sys.platform == "darwin" else (0, 4)
+"""The numbers of the fields type and process in that order."""
 
 _locked_files: set[tuple[int, int]] = set()
 """Device and inode of the files that this process has locked: the system would let it lock them again."""
@@ -49,6 +50,7 @@ class Lock:
             self._take(self.path)
 
     def _take(self, path: str) -> None:
+        """Open and lock the file. The caller holds ``_locked_files_guard``."""
         with contextlib.suppress(FileNotFoundError):
             if _identity(os.lstat(path)) in _locked_files:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process already", path)

@@ -10,9 +10,9 @@
 
 A reader begins with one request for the status and the first bytes. A small object is fetched as a whole. Of
 a large one, sequential reads fetch ``WINDOW_BYTES`` at a time, and the next window in another thread while
-the caller uses this one; a read elsewhere fetches only the bytes that it is for, at least ``PIECE_BYTES``.
-Each request names the ETag that the object had when it was opened: if it was replaced in between, the read
-fails, and never mixes the two.
+the caller uses this one; a read at another position fetches only the bytes that it needs, and at least
+``PIECE_BYTES``. Each request names the ETag that the object had when it was opened: if it was replaced in
+between, the read fails, and never mixes the two.
 
 The stores are accessed through ``obstore`` (``siltstone[objects]``). It retries a request that fails with a
 transient error, for at most ``RETRY_SECONDS`` and the ``REQUEST_SECONDS`` of the last try. Calls that it does
@@ -48,8 +48,8 @@ WINDOW_BYTES = 16 << 20
 SMALL_BYTES = 1 << 20
 """An object up to this size is fetched as a whole: indexes, checkpoints, snapshots."""
 PIECE_BYTES = 64 << 10
-"""The fewest bytes of a request of other reads of a large object, such as of a batch that an index points
-to."""
+"""The fewest bytes that any other read of a large object requests, such as that of a batch that an index
+points to."""
 REQUEST_SECONDS, CONNECT_SECONDS = 60.0, 10.0
 """How long a request may take until its response is there; how long its connection may take."""
 RETRIES, RETRY_SECONDS = 10, 60.0
@@ -61,7 +61,7 @@ _ADDRESS = re.compile(
     r"(?P<scheme>s3|s3a|gs|abfs|abfss|az|hdfs):/+(?P<bucket>[^/]+)(?:/+(?P<key>.*))?\Z", re.DOTALL
 )
 _STORE_SCHEME = {"s3a": "s3"}
-"""obstore's name for a scheme, where it differs."""
+"""obstore's name for a scheme, where that is another one."""
 _options: dict[str, str] = {}
 """The options of ``configure``."""
 when_forgotten: list[Callable[[], None]] = []
@@ -76,14 +76,14 @@ _ENDPOINTS = {
     "abfss": _AZURE_ENDPOINT,
     "az": _AZURE_ENDPOINT,
 }
-"""The option and the variable of the environment that have a store's endpoint: where it begins with
-``http://``, no other option is needed."""
+"""The option and the variable of the environment that have a store's endpoint. If it begins with ``http://``,
+``allow_http`` need not be set as well."""
 _ALLOW_HTTP = "allow_http"
 
 
 class ObjectStatus(NamedTuple):
-    """An object: ``size`` in bytes, ``modified_ns`` in whole seconds if it has an ETag, in milliseconds else;
-    ``etag`` as the store gives it, None if it gives none."""
+    """An object: ``size`` in bytes; ``modified_ns``, rounded down to whole seconds if it has an ETag, else to
+    milliseconds; ``etag`` as the store gives it, None if it gives none."""
 
     size: int
     modified_ns: int
@@ -92,7 +92,7 @@ class ObjectStatus(NamedTuple):
     @property
     def number(self) -> int:
         """A number of 63 bits in place of an inode: an object with another ETag has another number."""
-        # Lists of Azure have ETags without quotes, which answers to requests for one object have.
+        # Azure's listings have ETags without the quotes that its responses for one object have.
         text = (self.etag or f"{self.size} {self.modified_ns}").strip('"')
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -256,9 +256,10 @@ def _as_os_error(path: str) -> Iterator[None]:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
         if error.errno is not None:
             raise
-        if isinstance(error, FileNotFoundError):  # and its NotFoundError
+        if isinstance(error, FileNotFoundError):  # its NotFoundError, which has none either
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
-        # Of whatever went wrong: deltalake's, and hdfs-native's of a NameNode that does not answer.
+        # Without a number it may be any error: so deltalake raises all of its own, and hdfs-native that of a
+        # NameNode that does not answer.
         number, reason = _reason_of(type(error).__name__, str(error))
         raise OSError(number, reason, path) from None
     except Exception as error:
@@ -272,10 +273,11 @@ def _as_os_error(path: str) -> Iterator[None]:
 
 
 def _reason_of(kind: str, text: str) -> tuple[int, str]:
-    """(number, reason) of an error of obstore's class ``kind``: many are of the class ``GenericError``."""
-    for phrases, reason in _REASONS.items():
+    """(errno, reason) of an error of obstore's class ``kind`` with this ``text``, which says more: many
+    errors are of the class ``GenericError``."""
+    for phrases, number_and_reason in _REASONS.items():
         if any(phrase in text for phrase in phrases):
-            return reason
+            return number_and_reason
     if kind in _ERRORS:
         return _ERRORS[kind]
     if text.startswith("Configuration key:"):
@@ -289,8 +291,9 @@ def _reason_of(kind: str, text: str) -> tuple[int, str]:
 
 
 _METADATA_SERVICE = "http://169.254.169.254/"
-"""Where a virtual machine of a cloud gets credentials, which is asked last."""
-# Phrases in obstore's text of an error, and (number, reason) of the OSError. The first match counts.
+"""Where a virtual machine of a cloud gets credentials. It is asked last, so an error from there means that
+there are none."""
+# Phrases in obstore's text of an error, and (errno, reason) of the OSError. The first match counts.
 _REASONS = {
     ("<Code>NoSuchBucket</Code>", "ContainerNotFound"): (errno.ENOENT, "the store has no such bucket"),
     ("<Code>InvalidAccessKeyId</Code>", "<Code>SignatureDoesNotMatch</Code>", " 401 Unauthorized"): (
@@ -327,7 +330,7 @@ def _retried(call: Callable[[], _Result]) -> _Result:
 def _status(meta: Mapping[str, Any]) -> ObjectStatus:
     modified: datetime = meta["last_modified"]
     etag: str | None = meta.get("e_tag")
-    # Google's lists have milliseconds, which the header Last-Modified of the same object has not.
+    # Google's listings have milliseconds; the header Last-Modified of the same object has only seconds.
     milliseconds = int(modified.timestamp()) * 1000 if etag else int(modified.timestamp() * 1000)
     return ObjectStatus(int(meta["size"]), milliseconds * 1_000_000, etag)
 
@@ -420,7 +423,7 @@ class Windows:
     """The bytes of one object, fetched in windows. Several threads may read: one at a time."""
 
     _begins_small = False
-    """Whether the first read fetches less than a window: it may be only for the first batch."""
+    """Whether the first read fetches less than a window, since the caller may need only the first batch."""
 
     def __init__(self, path: str | os.PathLike[str], status: ObjectStatus | None = None) -> None:
         """``status``: the object's, if it was listed; then nothing is fetched yet. Raises OSError."""
@@ -429,10 +432,11 @@ class Windows:
         self._begin(*((status, memoryview(b"")) if status else _first_piece(self._place)))
 
     def _begin(self, status: ObjectStatus, data: memoryview) -> None:
-        """Begin with the first bytes."""
+        """Set the state: ``data``, the object's first bytes, is the present window."""
         self._reading = threading.Lock()
         self.status, self._data = status, data
         self._start = self._last_read_end = 0
+        # (start of the next window, its bytes on their way); None: it was not requested.
         self._next: tuple[int, Future[memoryview]] | None = None
 
     def read_into(self, buffer: np.ndarray[Any, Any], position: int) -> int:
@@ -480,6 +484,7 @@ class Windows:
         return min(start + length, self.status.size)
 
     def _get(self, start: int, end: int) -> memoryview:
+        """Fetch the bytes from ``start`` to ``end`` of the object that was opened. Raises OSError."""
         self.requests += 1
         place, etag = self._place, self.status.etag
         options: dict[str, Any] = {"range": (start, end)} if end > start else {}
@@ -497,8 +502,8 @@ class Windows:
         self._data, self._next = memoryview(b""), None
 
 
-# Writing: whole objects, each under a key of its own, which is never written again. What a reader looks for
-# is written last, so it sees all of it or nothing.
+# Writing: whole objects, each under a key of its own, which is never written again (but for ``put_hint``).
+# The object that a reader looks for is written last, so the reader sees all that it names, or nothing.
 
 
 _OTHER_BYTES = "the store has other bytes than those that were put"
@@ -521,7 +526,8 @@ def put_new(path: str | os.PathLike[str], data: bytes | memoryview) -> bool:
         etag = _retried(put)
     except FileExistsError:
         return False
-    # The ETag is the MD5 where the store does not encrypt with keys of its own: then nothing is read back.
+    # Where the store does not encrypt with its own keys, the ETag is the MD5, and nothing has to be read
+    # back.
     is_same = (etag or "").strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
     if not is_same and read_whole(path) != data:
         with contextlib.suppress(OSError):
@@ -595,7 +601,7 @@ def _expected_etag(source: str | os.PathLike[str]) -> str:
 
 
 def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], size: int) -> bool:
-    """Has the object the bytes of the file?"""
+    """Does the object have the bytes of the file?"""
     if head(path).size != size:
         return False
     with open(source, "rb") as file:
@@ -607,7 +613,7 @@ def _has_bytes_of(source: str | os.PathLike[str], path: str | os.PathLike[str], 
 
 def copy_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> None:
     """Let the store copy an object of ``size`` bytes within a bucket. Raises FileNotFoundError, OSError, also
-    for a copy of another size or, as far as ETags tell it, with other bytes; such a copy is removed."""
+    for a copy of another size or, as far as ETags tell, with other bytes; such a copy is removed."""
     before, after = place_of(source), place_of(target)
 
     def copy() -> None:
@@ -630,8 +636,8 @@ _MD5 = re.compile(r'"?[0-9a-f]{32}"?')
 
 
 def _has_another_md5(source: str | os.PathLike[str], copied: ObjectStatus) -> bool:
-    """Do both ETags look like an MD5, and differ? Some that look so are none, such as with SSE-KMS, so the
-    caller compares the bytes then."""
+    """Do both ETags look like an MD5, and differ? With SSE-KMS an ETag looks like one and is none, so the
+    caller compares the bytes before it refuses the copy."""
     if copied.etag is None or not _MD5.fullmatch(copied.etag):
         return False
     etag = head(source).etag or ""
@@ -639,7 +645,7 @@ def _has_another_md5(source: str | os.PathLike[str], copied: ObjectStatus) -> bo
 
 
 def _has_bytes_of_object(source: str | os.PathLike[str], target: str | os.PathLike[str], size: int) -> bool:
-    """Have both objects the same bytes?"""
+    """Do both objects have the same bytes?"""
     return all(
         read_range(source, start, end, size) == read_range(target, start, end, size)
         for start in range(0, size, PART_BYTES)
@@ -671,6 +677,8 @@ def delete_objects(paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def _delete(places: Sequence[Place]) -> None:
+    """Delete up to ``DELETED_KEYS_MAX`` objects of one bucket."""
+
     def delete() -> None:
         with _as_os_error(str(places[0])):
             _store_of(places[0]).delete([place.key for place in places])

@@ -28,14 +28,14 @@ from siltstone.base.files.joined import is_joined
 from siltstone.base.files.objects import is_object
 
 _STANDARD_ERROR = 2
-_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)
+_O_PATH = getattr(os, "O_PATH", os.O_RDONLY)  # macOS has no O_PATH
 _OPEN_DIRECTORY_FLAGS = _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MAX_SYMLINKS = 40
 """The number of symbolic links that Linux follows in one path."""
 _OPENAT2 = 437
 """The number of Linux's system call openat2(2), on all processors but Alpha."""
-_RESOLVE_NO_SYMLINKS = 4
-_AT_FDCWD = -100
+_RESOLVE_NO_SYMLINKS, _AT_FDCWD = 4, -100
+"""The constants RESOLVE_NO_SYMLINKS and AT_FDCWD (relative to the working directory) of Linux's headers."""
 _FALL_BACK_ERRNOS = (errno.ELOOP, errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EAGAIN)
 """Errors of ``openat2`` after which the path is walked: a link in it (ELOOP), an older kernel (ENOSYS,
 EINVAL, E2BIG), a container that does not allow the call (EPERM), a rename at the same time (EAGAIN)."""

@@ -36,13 +36,16 @@ from siltstone.base.files.objects import SMALL_BYTES, ObjectStatus, Windows, pla
 
 AnyPath = str | os.PathLike[str]
 _MARK = "@"
-"""Begins the part of a path that is the id of a restore point."""
+"""The first character of the part of a path that is the id of a restore point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDirectory:
-    """The files and folders of a restore point, by their names from its root on. ``folders``: for each
-    folder, the names of the files and of the folders in it."""
+    """The files and folders of a restore point of the prefix ``target``, by their names from its root on.
+
+    ``chunk_bytes``: the size of every chunk of a file but the last. ``folders``: for each folder, the names
+    of the files and of the folders in it.
+    """
 
     target: Path
     chunk_bytes: int
@@ -144,11 +147,11 @@ def stored_chunks(path: AnyPath) -> StoredChunks | None:
         return None
     directory, name = located
     if name not in directory.files:
-        raise _no_such(path)
+        raise _not_found(path)
     return StoredChunks(directory.target, directory.chunk_bytes, directory.files[name].chunks)
 
 
-def _no_such(path: AnyPath) -> FileNotFoundError:
+def _not_found(path: AnyPath) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(place_of(path)))
 
 
@@ -163,7 +166,7 @@ def head(path: AnyPath) -> ObjectStatus:
         return objects.head(path)
     directory, name = located
     if name not in directory.files:
-        raise _no_such(path)
+        raise _not_found(path)
     return _status_of(directory.files[name])
 
 
@@ -183,7 +186,7 @@ def list_keys(path: AnyPath) -> tuple[dict[str, ObjectStatus], list[str]]:
         return objects.list_keys(path)
     directory, name = located
     if name not in directory.folders:
-        raise _no_such(path)
+        raise _not_found(path)
     inner, folders = directory.folders[name]
     prefix = f"{name}/" if name else ""
     return {last: _status_of(directory.files[f"{prefix}{last}"]) for last in inner}, list(folders)
@@ -209,7 +212,7 @@ class _Chunks(Windows):
     def __init__(self, path: AnyPath) -> None:
         located = _locate(path)
         if located is None or located[1] not in located[0].files:
-            raise _no_such(path)
+            raise _not_found(path)
         self._directory, self._file = located[0], located[0].files[located[1]]
         self._place = place_of(path)
         self.requests = 0
@@ -238,4 +241,4 @@ class _Chunks(Windows):
             start += until - skipped
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    _get = get  # ``Windows`` fetches its windows by this name
+    _get = get  # ``Windows`` calls it by this name

@@ -24,7 +24,8 @@ from siltstone.base.records.layout import Bytes, Int32, Int64
 from siltstone.base.records.varint import varint_size, write_varint
 
 MAX_RECORD_OVERHEAD = 60
-"""Most bytes of a record besides its key, value and headers: varints and the attributes byte."""
+"""An upper bound of the bytes of a record besides its key, value and headers: five varints of up to ten
+bytes, the attributes byte, and a byte for the header count of a record without headers."""
 MAX_REENCODING_GROWTH = 16
 """Most bytes by which a record can grow when it is encoded again with another base timestamp: its timestamp
 delta, and the record's size in front of it, may take more bytes."""
@@ -65,8 +66,8 @@ class NewBatchHeader:
 
 
 class Spans(NamedTuple):
-    """Byte strings within ``data`` (uint8): ``start`` (int64 or int32) and ``size`` (int32, -1 for null) of
-    each."""
+    """Byte strings within ``data`` (uint8): the ``start`` (int64 or int32) and the ``size`` (int32, -1 for
+    null) of each string."""
 
     data: Bytes
     start: Int64 | Int32
@@ -169,8 +170,8 @@ def write_header(
     max_timestamp: int,
     count: int,
 ) -> None:
-    """Write the header of a cleaned batch of ``size`` bytes. Cleaning keeps the other fields of the batch
-    header ``source``, one row of ``BATCH``. The CRC is left 0."""
+    """Write the header of a cleaned batch of ``size`` bytes. Cleaning keeps the other fields, which are those
+    of ``source``: a row of ``BATCH``, or a named tuple with these fields. The CRC is left 0."""
     write_int(out, position, source.base_offset, 8)
     write_int(out, position + layout.SIZE_POSITION, size - layout.LOG_OVERHEAD, 4)
     write_int(out, position + layout.LEADER_EPOCH_POSITION, source.leader_epoch, 4)
@@ -275,7 +276,7 @@ def compress_batches(
     written.
 
     ``starts`` and ``sizes`` (int64) say where the batches are in ``data``; a size of 0 is no batch. A batch
-    with codec 0 is copied. The returned data are the bytes of ``out``, which are replaced.
+    with codec 0 is copied. The returned data are the bytes of ``out``, whose earlier contents are lost.
     """
     view, spans = data.data, list(zip(starts.tolist(), sizes.tolist(), strict=True))
     compressed_bodies: list[Any] = [None] * len(spans)

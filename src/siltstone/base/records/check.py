@@ -17,7 +17,7 @@ The first pass fills ``findings`` (int64), one row a batch, with these columns::
     MAX_TIMESTAMP        the largest timestamp of the records (ms)
     FIRST_KEYLESS        the index of the first record without a key, -1 for none
     FIRST_BAD_TIMESTAMP  the index of the first record whose timestamp is out of bounds, -1 for none
-    CHECKSUM_PENDING     1 if the caller has to verify the checksum: of large batches a library does it faster
+    CHECKSUM_PENDING     1 if the caller has to verify the checksum: for large batches a library is faster
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _check_ordinary_records(
     position, batch_end = np.uint64(start), np.uint64(end)
     for record in range(count):
         # One load of eight bytes brings all fields up to the key's size. Records that begin in the last 24
-        # bytes are left to the slow path, so that no load reads beyond the data.
+        # bytes (more than enough) are left to the slow path, so that no load reads beyond the data.
         if position + np.uint64(24) > batch_end:
             return record, np.int64(position), max_timestamp, first_keyless, min_timestamp
         # The record's size, of one byte or two, and the attributes byte, which Kafka does not use.
@@ -339,7 +339,8 @@ def check_replicated_batches(
     ``next_offset`` on.
 
     It does not check records, since the leader has accepted them. It refuses an unknown codec, since no
-    reader could decompress the batch. The checksums of message sets (magic 0 and 1) are pending.
+    reader could decompress the batch. The checksums of message sets (magic 0 and 1) are pending, since they
+    are CRC32s: the kernels here compute only CRC32C.
     """
     count, end, outcome, _ = scan_into(data, 0, len(data), rows)
     flags = 0
@@ -386,7 +387,7 @@ def assign_offsets(data: Bytes, rows: BatchHeaders, findings: Int64, assigned: A
         write_int(data, position + layout.LEADER_EPOCH_POSITION, leader_epoch, 4)
         max_timestamp = now_ms if is_log_append_time else findings[i, MAX_TIMESTAMP]
         findings[i, CHECKSUM_PENDING] = 0
-        # The checksum does not cover offsets and leader epoch, so it stays right for most batches.
+        # The checksum does not cover offsets and leader epoch, so it stays right unless other fields change.
         is_changed = row.max_timestamp != max_timestamp or (row.attributes & _LOG_ONLY_ATTRIBUTES) != 0
         if not is_log_append_time and not is_changed:
             continue
@@ -415,10 +416,10 @@ def validate_single_batch(
     """``check_batches`` and ``assign_offsets`` in one call, for the common case: one valid, uncompressed
     batch.
 
-    ``rows`` has one row; ``checksum`` is needed for a large batch. Returns (number of records, first offset,
-    last offset, largest timestamp). It leaves ``data`` unchanged and returns 0 records in every other case:
-    also if ``data`` has more than ``size_limit`` bytes, or if a large batch needs a new checksum, which the
-    caller has to compute.
+    ``rows`` has one row; ``checksum`` is that of a large batch, as in ``check_batches``. Returns (number of
+    records, first offset, last offset, largest timestamp). In every other case it leaves ``data`` unchanged
+    and returns 0 records: also if ``data`` has more than ``size_limit`` bytes, or if a large batch needs a
+    new checksum, which the caller has to compute.
     """
     is_large = len(data) > SMALL_BATCH_SIZE
     _, _, is_log_append_time, _ = assigned

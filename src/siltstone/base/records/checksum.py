@@ -157,6 +157,8 @@ def message_checksums(data: Bytes, starts: Int64, sizes: Int64) -> Checksums:
 def _checksums(
     data: Bytes, starts: Int64, ends: Int64, tables: Checksums, library: Callable[..., int]
 ) -> Checksums:
+    """The checksums of ranges of ``data``: by a kernel with ``tables`` if they are short on average, else by
+    ``library``."""
     out = np.empty(len(starts), np.uint32)
     if len(starts) and int((ends - starts).sum()) < _SMALL_BATCH_SIZE * len(starts):
         crc_of_ranges(data, starts, ends, tables, out)

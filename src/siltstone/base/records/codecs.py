@@ -162,7 +162,7 @@ def _decompress_gzip(data: memoryview, scratch: Scratch, limit: int) -> int:
 
 
 def _compress_gzip(data: memoryview, level: int | None) -> bytes:
-    """One member; ``level`` is 1 to 9."""
+    """One member; ``level`` is 1 to 9; -1 or None is the library's own choice."""
     return zlib_ng.compress(data, -1 if level is None else level, wbits=_GZIP_WINDOW_BITS)
 
 
@@ -178,7 +178,8 @@ _MAX_SNAPPY_RATIO = 64
 
 def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
     blocks = _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]
-    # The blocks go behind ``scratch.used``, which moves after the last one: an error leaves it unchanged.
+    # The blocks are written after the used bytes. ``scratch.used`` moves only after the last one, so an error
+    # leaves it unchanged.
     used = 0
     try:
         for block in blocks:
@@ -222,8 +223,9 @@ def _compress_snappy(data: memoryview, level: int | None) -> bytes:
 
 # lz4 frames, by cramjam.
 #
-# Blocks must be independent: Kafka's Java client refuses linked ones. A message set of magic 0 has a wrong
-# header checksum, computed over the magic number as well (KAFKA-3160); it is corrected before reading.
+# Blocks are written independent of each other, since Kafka's Java client refuses linked ones; both are read.
+# A message set of magic 0 has a wrong header checksum, computed over the magic number as well (KAFKA-3160);
+# it is corrected before reading.
 #
 # Kafka's clients write a batch that fits into one block as a frame of one block, without checksums. Such a
 # block is decompressed directly: the library's context for a frame would take longer than the block. The
@@ -313,6 +315,7 @@ _MIN_ZSTD_OUTPUT, _MAX_ZSTD_GROWTH_GUESS = 1 << 16, 16
 
 
 def _load_libzstd() -> ctypes.CDLL | None:
+    """The system's libzstd, None without one."""
     if ctypes.sizeof(ctypes.c_void_p) != 8:  # the kernel passes sizes and addresses as int64
         return None
     for name in ("libzstd.so.1", "libzstd.1.dylib"):
@@ -329,7 +332,7 @@ _libzstd = _load_libzstd()
 
 class _LibzstdContext:
     """A ``ZSTD_DCtx`` of libzstd, freed with this object. ``address`` is None if there was no memory for
-    it."""
+    it. ``function``: the address of ``ZSTD_decompressDCtx``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._free = library.ZSTD_freeDCtx
@@ -355,7 +358,7 @@ _contexts = _Contexts()
 def _decompress_zstd(data: memoryview, scratch: Scratch, limit: int) -> int:
     max_size = min(max(_MAX_ZSTD_GROWTH_GUESS * len(data), _MIN_ZSTD_OUTPUT), limit)
     try:
-        declared = zstandard.frame_content_size(data)
+        declared = zstandard.frame_content_size(data)  # -1 if the frame does not declare it
         # The library checks that nothing follows the frame only if the frame declares its size.
         frame = np.frombuffer(data, np.uint8)
         is_one_frame = declared >= 0 or _zstd_frame_size(frame, 0, len(data))[0] == len(data)
@@ -429,14 +432,16 @@ def decompress_spans(
 
 
 _Compress = Callable[[memoryview, int | None], Any]
+"""(data, level or None for the default) → the compressed bytes."""
 _Decompress = Callable[[memoryview, Scratch, int], int]
+"""(data, scratch, limit) → how many bytes were appended to ``scratch``. Raises DecompressionError."""
 _FUNCTIONS: dict[int, tuple[_Compress, _Decompress]] = {
     GZIP: (_compress_gzip, _decompress_gzip),
     SNAPPY: (_compress_snappy, _decompress_snappy),
     LZ4: (_compress_lz4, _decompress_lz4),
     ZSTD: (_compress_zstd, _decompress_zstd),
 }
-"""The functions of each codec by its number: (compress(data, level), decompress(data, scratch, limit))."""
+"""The functions of each codec by its number: (compress, decompress)."""
 
 
 def decompress(
@@ -474,9 +479,8 @@ def compress_all(codec: int, parts: Sequence[memoryview]) -> Sequence[Any]:
     """``compress`` the records of many batches, one part a batch, at the codec's default level."""
     if codec != ZSTD or not parts or not all(parts):  # zstandard refuses empty parts
         return [compress(codec, part) for part in parts]
-    frames = _contexts.compressor(_DEFAULT_ZSTD_LEVEL).multi_compress_to_buffer(
-        list(parts)
-    )  # without the GIL
+    # The library compresses all of them in one call, without the GIL.
+    frames = _contexts.compressor(_DEFAULT_ZSTD_LEVEL).multi_compress_to_buffer(list(parts))
     return [frames[number] for number in range(len(frames))]
 
 

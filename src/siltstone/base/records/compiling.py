@@ -36,7 +36,8 @@ def compiled_kernel(function: Any) -> Any:
 
 
 def _guard_cache(cache_file: Any, digest: str) -> None:
-    """Make numba treat a kernel's cache as empty if it has another fingerprint, or cannot be read.
+    """Make numba treat a kernel's cache as empty if it was made with another fingerprint than ``digest``, or
+    cannot be read.
 
     numba compares the time and size of the kernel's file only (numba 0.60 to 0.68, ``IndexDataCacheFile``).
     And it reads an index whole before it compares: the index names the classes of a kernel's arguments, so

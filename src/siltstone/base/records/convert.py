@@ -128,9 +128,9 @@ def convert_entries(
 
     ``columns`` are the decoded records of exactly these entries, ``is_retained`` (bool, one a record) says
     which of them are retained. ``horizon_ms`` (int64, one an entry) are delete horizons or NO_HORIZON.
-    ``keeps_empty`` (bool, one an entry): if no record is retained, the entry becomes a batch without records.
-    The entries' positions count from byte ``origin`` of the file ``path``. Raises CorruptRecordError for
-    offsets too far apart for one batch.
+    ``keeps_empty`` (bool, one an entry): if no record is retained, the entry becomes a batch without records:
+    the last one of a cleaned range does, so that its offset stays. The entries' positions count from byte
+    ``origin`` of the file ``path``. Raises CorruptRecordError for offsets too far apart for one batch.
     """
     total = len(entries)
     assert not total or int(entries["magic"].max()) < 2, "record batches need no conversion"

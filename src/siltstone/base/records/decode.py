@@ -252,8 +252,8 @@ def decode_chosen_records(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """Decompressed batches in ``data``, ready for the kernels, and the number of records of each
-    (``counts``)."""
+    """Decompressed batches, ready for the kernels: ``plain`` says where in ``data`` they are, ``counts`` how
+    many records each has. ``path`` and ``origin`` are for errors."""
 
     data: Bytes
     plain: _PlainBatches
@@ -330,13 +330,15 @@ class _Source:
 def _choose_records(columns: RecordColumns, rows: Int64, chosen: ChosenOffsets, path: str) -> ChosenRecords:
     """Select the chosen records among ``columns``, all records of the message sets ``rows``."""
     relative = columns.offset - chosen.base
-    always = columns.offset >= chosen.all_from[columns.batch]
+    is_in_all_from = columns.offset >= chosen.all_from[columns.batch]
     matched = chosen.matched
-    if len(columns) and not always.all():
-        matched += int(np.searchsorted(chosen.offsets[matched:], relative[~always][-1], side="right"))
+    # The chosen offsets up to the last record that is chosen only by its offset belong to these message sets.
+    if len(columns) and not is_in_all_from.all():
+        last = relative[~is_in_all_from][-1]
+        matched += int(np.searchsorted(chosen.offsets[matched:], last, side="right"))
     listed = chosen.offsets[chosen.matched : matched]
-    is_chosen = always | np.isin(relative, listed)
-    if np.count_nonzero(is_chosen & ~always) != len(listed):
+    is_chosen = is_in_all_from | np.isin(relative, listed)
+    if np.count_nonzero(is_chosen & ~is_in_all_from) != len(listed):
         raise CheckFailedError(_OFFSET_NOT_FOUND_TEXT, path=path)
     chosen_columns = select(columns, is_chosen)
     return ChosenRecords(

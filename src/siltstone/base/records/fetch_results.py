@@ -2,8 +2,8 @@
 
 ``MessageSetSend`` and ``MultiMessageSetSend``, the answers to one fetch and to several at once::
 
-    0  total length 4 | error code 2 | message 1 … message n
-    0  total length 4 | error code 2 | MessageSetSend 1 … MessageSetSend n
+    total length 4 | error code 2 | message 1 … message n
+    total length 4 | error code 2 | MessageSetSend 1 … MessageSetSend n
 
 Big-endian; a total length counts what follows it, so it is at least 2. Today's protocol does not use these
 frames: a broker answers with ``FetchResponse``. Here, ``PartitionLog.fetch`` returns a MessageSetSend and
@@ -92,6 +92,8 @@ def frame_size(head: bytes | bytearray | memoryview, limit: int = MAX_FRAME_SIZE
 
 
 def _checked_size(length: int, position: int, limit: int, limit_meaning: str) -> int:
+    """The bytes of a frame with this total length, of which ``limit`` are allowed or left: ``limit_meaning``
+    says it in the error. Raises CorruptRecordError with ``position``."""
     if length < MIN_LENGTH:
         raise CorruptRecordError(_ERROR_PATH, position, f"impossible length {length}")
     size = LENGTH_SIZE + length

@@ -91,7 +91,7 @@ def _load_words(
     data: Bytes, starts: Int32, sizes: Int32, key_position: int, words: Words, is_active: Flags
 ) -> None:
     """Load the word at ``key_position`` in every lane's key; ``is_active`` becomes False where the key has
-    ended."""
+    ended, and the lane's word stays as it was."""
     for j in range(LANES):
         left = sizes[j] - key_position
         position = np.uint64(starts[j] + key_position)
@@ -142,7 +142,7 @@ def siphash128_each(
     """``siphash128`` of many spans of ``data``; fills ``low`` and ``high`` (uint64, one a span)."""
     state, words = np.empty(4 * LANES, np.uint64), np.empty(LANES, np.uint64)
     is_active = np.empty(LANES, np.bool_)
-    in_lanes = len(starts) // LANES * LANES
+    in_lanes = len(starts) // LANES * LANES  # as many as fill all lanes; the rest is hashed one by one below
     for first in range(0, in_lanes, LANES):
         end = first + LANES
         longest = sizes[first:end].max()

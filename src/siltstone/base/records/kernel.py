@@ -24,8 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Kernel:
-    """Stands for a kernel until ``load`` puts numba's function in its place. Code outside of the package's
-    modules may keep it: it calls numba's function, and has its attributes."""
+    """Stands for a kernel until ``load`` puts numba's function in its place. Where ``load`` does not reach
+    (in a list, say), the ``Kernel`` stays: calling it calls numba's function, whose attributes it has."""
 
     def __init__(self, make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> None:
         """``make`` returns numba's function, or another ``Kernel``; it is called with the module
@@ -47,14 +47,14 @@ class Kernel:
         return self.compiled()(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__"):  # Python and libraries look for these, which is no reason to load numba
             raise AttributeError(name)
         return getattr(self.compiled(), name)
 
 
 _lock = threading.RLock()
 _kernels: list[Kernel] = []
-"""The kernels that were declared before ``load``."""
+"""The kernels that were declared before ``load``, which looks in their modules, too."""
 _is_loaded = threading.Event()
 
 
@@ -88,7 +88,7 @@ def _namespaces() -> list[dict[str, Any]]:
 
 
 def _declared(make: Callable[[ModuleType], Any], function: Callable[..., Any] | None = None) -> Any:
-    """A ``Kernel``, or numba's function once numba is there."""
+    """A ``Kernel``; after ``load`` numba's function itself."""
     kernel = Kernel(make, function)
     with _lock:
         if _is_loaded.is_set():

@@ -109,8 +109,8 @@ def have_delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
     overflowed now + delete.retention.ms, far in the future: so the tombstones of such a batch are retained,
     and the next cleaning that rewrites the batch sets a new delete horizon.
     """
-    stamped = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
-    return np.asarray(stamped & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2))
+    has_bit = (batches["attributes"] & DELETE_HORIZON_BIT) != 0
+    return np.asarray(has_bit & (batches["base_timestamp"] >= 0) & (batches["magic"] == 2))
 
 
 def codec_of(batches: BatchHeaders) -> npt.NDArray[np.int16]:

@@ -355,13 +355,13 @@ def encode_partition(
         broker.to_bytes(4, "big"),  # the leader
         leader_epoch.to_bytes(4, "big"),
         bytes(4),  # the partition's epoch
-        b"" if directory_id is None else b"\x02" + _id(directory_id),
+        b"" if directory_id is None else b"\x02" + _id(directory_id),  # the directory of each replica
     )
     start = (partition.to_bytes(4, "big"), _id(topic_id))
     replicas, in_sync, removing, adding = only_broker, only_broker, b"\x01", b"\x01"
     return _frame(
         _PARTITION_RECORD,
-        int(directory_id is not None),
+        int(directory_id is not None),  # version 1 has the directories
         *start,
         replicas,
         in_sync,
@@ -399,6 +399,7 @@ def _frame(api_key: int, version: int, *parts: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
+    """A string. Bytes that are not UTF-8, which Python reads as surrogates, are written as they were."""
     data = text.encode("utf-8", "surrogateescape")
     return unsigned_varint(len(data) + 1) + data
 

@@ -61,8 +61,8 @@ class Scan:
 
 @kernel
 def _fill_v2(data: Bytes, position: int, size: int, row: Any) -> bool:
-    """Fill a row from a record batch's header. Returns False if its offsets or its count are impossible:
-    without compression a record takes a byte or more."""
+    """Fill a row from a record batch's header. Returns False if its offsets or its count are impossible. (A
+    batch that is not compressed has no more records than bytes.)"""
     row.leader_epoch = read_int32(data, position + layout.LEADER_EPOCH_POSITION)
     row.crc = read_int32(data, position + layout.CRC_POSITION) & 0xFFFFFFFF
     row.attributes = read_int16(data, position + layout.ATTRIBUTES_POSITION)

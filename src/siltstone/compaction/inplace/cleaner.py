@@ -126,6 +126,8 @@ def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bo
 
 
 def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
+    """Raises CheckFailedError unless as many offsets of a group of log ``name`` arrived as the merge
+    retained."""
     if merged != arrived:
         raise CheckFailedError(
             f"the merge retained {merged} offsets of segment group {group}, but its task got {arrived}; "
@@ -281,10 +283,10 @@ class Cleaner:
         self._logs_total, self._logs_done = 0, 0
         self._progress_lock = threading.Lock()
         self._whole_log_bytes: int
-        self._job_bytes: int | None = None
+        self._job_bytes: int | None = None  # of a job of small logs; None: no limit
         self._has_changed_something = False
         self._is_interrupted = False
-        # Large logs that are cleaned at the same time share these with each other.
+        # How many commits run at the same time, whichever large logs they are of.
         self._commit_slots = threading.Semaphore(destination.swap_threads)
         self._deadline = (
             None if limits.stop_after_seconds is None else time.monotonic() + limits.stop_after_seconds
@@ -377,7 +379,7 @@ class Cleaner:
         return max(1, min(at_once, len(large), LARGE_LOGS_MAX))
 
     def _fits_share(self, planned: PlannedLog, shares: int) -> bool:
-        """Can the log be cleaned with one of ``shares`` equal shares of the space?"""
+        """Can the log be cleaned with one of ``shares`` equal shares of the disk space for new files?"""
         try:
             execution, space = self._execution(planned, shares)
         except OSError:
@@ -474,8 +476,8 @@ class Cleaner:
         return True
 
     def _stop_if_interrupted(self, planned: PlannedLog) -> bool:
-        """Was the run interrupted, while this log or another one was cleaned in a thread? Then the log's
-        result says so."""
+        """Was the run interrupted while several logs were cleaned in threads? Then this log's result says
+        so."""
         if self._is_interrupted:
             self._fail(planned, LogFailure(status=report.SKIPPED, reason=INTERRUPTED))
         return self._is_interrupted
@@ -513,8 +515,8 @@ class Cleaner:
             return False
 
     def _clean_large_log(self, planned: PlannedLog, shares: int = 1) -> None:
-        """Clean one log on all workers, in one job or in waves, with one of ``shares`` shares of the
-        space."""
+        """Clean one log on all workers, in one job or in waves, with one of ``shares`` equal shares of the
+        disk space for new files."""
         if self._stop_if_interrupted(planned) or self._stop_if_time_is_up([planned]):
             return
         execution = self._choose_execution(planned, shares)
@@ -615,8 +617,8 @@ class Cleaner:
                 self._has_changed_something = True
 
     def _commit_log(self, planned: PlannedLog) -> None:
-        """Move the checkpoint. Raises SiltstoneError, OSError; the OSError says that the segments are swapped
-        in, if they stay so."""
+        """Move the checkpoint. Raises SiltstoneError, OSError; if the cleaned segments stay swapped in, the
+        OSError says so."""
         try:
             with self._commit_slots, self._critical():
                 self._destination.commit_log(planned)

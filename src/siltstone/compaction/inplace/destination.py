@@ -89,7 +89,8 @@ class Destination:
         return SpaceBudget(size=LONG_MAX, inodes=None, frees_sources=False)
 
     def count_originals(self, groups: Sequence[GroupReport]) -> None:
-        """Subtract the space that kept originals of the groups need from the budget."""
+        """If originals are kept: subtract the groups' new segments from the space budget, since the space of
+        their originals is not freed."""
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the cleaner checkpoint of a log that is not cleaned, since the old one was outside the
@@ -211,7 +212,7 @@ class InPlace(Destination):
     def __init__(self, run: str, originals: Originals | None = None) -> None:
         self._run = run
         self._originals = originals
-        self._bytes_of_originals = 0
+        self._bytes_not_freed = 0
         self.swap_threads = _SWAP_THREADS if originals is None else 1
         self.commits_groups_together = originals is None
 
@@ -239,19 +240,20 @@ class InPlace(Destination):
         return staging_folder(state.path, self._run)
 
     def space_budget(self, state: LogState, max_extra_bytes: int | None) -> SpaceBudget:
-        """``--max-extra-bytes``, by default a quarter of the free space, less what kept originals take."""
+        """``--max-extra-bytes``, by default a quarter of the free space, less the new segments that this run
+        has swapped in while it keeps their originals."""
         space = files.free_space(state.path)
         maximum = space.free_bytes // 4 if max_extra_bytes is None else min(max_extra_bytes, space.free_bytes)
         return SpaceBudget(
-            size=maximum - self._bytes_of_originals,
+            size=maximum - self._bytes_not_freed,
             inodes=space.free_inodes,
             frees_sources=self._originals is None,
         )
 
     def count_originals(self, groups: Sequence[GroupReport]) -> None:
-        """Subtract the space of the groups' kept originals from the budget: a swap does not free it."""
+        """If originals are kept, a swap frees no space: subtract the groups' new segments from the budget."""
         if self._originals is not None:
-            self._bytes_of_originals += sum(group.size for group in groups)
+            self._bytes_not_freed += sum(group.size for group in groups)
 
     def reset_checkpoint(self, state: LogState, offset: int) -> None:
         """Write the checkpoint."""
@@ -272,12 +274,12 @@ class InPlace(Destination):
             for group in groups:
                 self._originals.keep(planned, planned.work.groups[group.group_index], group.staged["log"])
             self.count_originals(groups)
-        # 3. Rename the staged files to ``.cleaned`` in the partition's directory. A start of the log removes
+        # 3. Rename the staged files to ``.cleaned`` in the partition's directory. A broker's start removes
         #    ``.cleaned`` files, as long as not all of them have become ``.swap``.
         rename_to_cleaned(planned.state.path, swap.staged)
         # 4. Rename ``.cleaned`` to ``.swap``, originals to ``.deleted``, ``.swap`` to the segments' names,
-        #    each step durably. From ``.swap`` on a start finishes the swap (``log.replacement``; Kafka's
-        #    ``replaceSegments``). A log that is the very file that was verified is not read again.
+        #    each step durably. From ``.swap`` on a broker's start finishes the swap (``log.replacement``;
+        #    Kafka's ``replaceSegments``). A log that is the very file that was verified is not read again.
         replace_segments(planned.state.path, list(swap.staged), swap.old, swap.verified)
 
     def commit_log(self, planned: PlannedLog) -> None:
@@ -309,9 +311,10 @@ class CleanedCopy(Destination):
     """Makes a cleaned copy of ``source``: a new log directory ``target``, which gets its name when complete.
 
     It has the cleaned logs, and copies of all other files and folders of ``source`` but the lock, symbolic
-    links and what a start would only remove (``.deleted``, ``.cleaned``). An unsafe file or partition is left
-    out, and ``commit_run`` reports it. A log with a swap that a start would finish, which was not cleaned, is
-    copied with all files of the swap: a start on the copy finishes it.
+    links and what a broker's start would only remove (``.deleted``, ``.cleaned``). An unsafe file or
+    partition (``UnsafeFileError``) is left out, and ``commit_run`` reports it. A log that was not cleaned,
+    and has a swap that a broker's start would finish, is copied with all files of the swap: a start on the
+    copy finishes it.
     """
 
     def __init__(self, run: str, source: LogDirectory, target: Path) -> None:
@@ -362,7 +365,7 @@ class CleanedCopy(Destination):
                 files.rename(path, self._folder(planned.state) / segment_file(base, kind))
 
     def commit_log(self, planned: PlannedLog) -> None:
-        """Remove the staging folder, and remember which segments the copy has."""
+        """Remove the staging folder, and remember which segments of the source the new ones replace."""
         topic_partition, work = planned.state.topic_partition, planned.work
         files.remove_tree(self._folder(planned.state) / STAGING)
         self._bases_not_copied[topic_partition] = {segment.base_offset for segment in work.segments}
@@ -370,7 +373,7 @@ class CleanedCopy(Destination):
         self._checkpoints[topic_partition] = next_cleaner_checkpoint(planned)
 
     def delete_old_segments(self, state: LogState, expiry: Expiry) -> None:
-        """Note that these segments are not copied, and remove those of them that this run wrote."""
+        """Remember not to copy these segments, and remove those of them that this run has written."""
         self._bases_not_copied[state.topic_partition].update(expiry.bases)
         self._new_bases[state.topic_partition].difference_update(expiry.bases)
         for base in expiry.bases:

@@ -25,7 +25,8 @@ from siltstone.compaction.work import Group, LogWork
 
 MAX_GROWTH = 1.1
 """The most bytes of a group's new files, as a multiple of its old segments': a new delete horizon changes the
-timestamp deltas of a batch, and our implementation of a codec may compress worse than the producer's."""
+timestamp deltas of a batch, and Siltstone's implementation of a codec may compress worse than the
+producer's."""
 MAX_MESSAGE_SET_GROWTH = 2.7
 """The same for message sets (v0, v1), which may become batches of one small record each."""
 PIECES_FACTOR = 2
@@ -87,8 +88,8 @@ def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave
         # refused where the run itself would be.
         mode = ExecutionMode.ONE_JOB
     # The least that is needed. Where a swap frees the old segments, a wave may be one group, so the largest
-    # group must fit: ONE_TASK and ONE_JOB were chosen there only if all new files fit. (Or for the dry run of
-    # a run in waves, which is refused where that run is.)
+    # group must fit. (There ONE_TASK and ONE_JOB were chosen only if all new files fit, or for the dry run of
+    # a cleaning in waves, which is refused where that cleaning would be.)
     largest_group = max((new_file_bytes(work, group) for group in work.groups), default=0)
     return ExecutionPlan(
         mode=mode,

@@ -54,10 +54,10 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
     """How many records a segment has, by one pass over its batch headers; None if it is damaged. Message sets
     have no counts in their headers, so they are decoded.
 
-    ``end``: the end offset of a segment that will be deleted. Then this raises CorruptFileError for a batch
-    with offsets outside [base offset, ``end``): the file of another segment is in this one's place, and must
-    not be deleted because this one is old. A damaged segment expires all the same, as in Kafka. Raises
-    OSError.
+    ``end``: the end offset of a segment that will be deleted, else None. With it, this raises
+    CorruptFileError for a batch with offsets outside [base offset, ``end``): the file is that of another
+    segment, which must not be deleted because this one is old. A damaged segment expires nevertheless, as in
+    Kafka. Raises OSError.
     """
     records, has_message_sets, path = 0, False, segment.path
     try:
@@ -80,6 +80,7 @@ def count_records(segment: Segment, end: int | None = None) -> int | None:
 
 
 def _refuse_other_offsets(segment: Segment, batches: BatchHeaders, end: int) -> None:
+    """Raises CorruptFileError for a batch with offsets outside [the segment's base offset, ``end``)."""
     base, last = batches["base_offset"], batches["last_offset"]
     bad = np.flatnonzero((base < segment.base_offset) | (last >= end))
     if len(bad):
@@ -182,8 +183,8 @@ def find_expiry(
 ) -> Expiry | None:
     """The segments of a log that expire now, None for none. ``planned``: the cleaning, None without one.
 
-    Where ``retention.ms`` is not set, Kafka's default of it deletes nothing, unless the broker's settings are
-    known: the broker may have another default. A note in the result says so.
+    Where ``retention.ms`` is not set and the broker's settings are not known, nothing is deleted by Kafka's
+    default of it, since the broker may have another default. A note in the result says so.
 
     Raises InvalidConfigError for a deletion policy that is not registered, CorruptFileError, LedgerError,
     OSError.

@@ -3,7 +3,7 @@ restores them.
 
 ::
 
-    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written first
+    KEEP/RUN/topic-N/undo.json                     what is swapped or deleted, and a checksum; written before
     KEEP/RUN/topic-N/00000000000000000127.log …    a hard link to each file that the run removes
 
 ``undo`` first resets the cleaner checkpoint. Then it swaps the originals in again, the group with the highest
@@ -126,20 +126,21 @@ class Originals:
         """Keep the segments with base offsets ``bases`` before retention deletes them, durably. Those that
         this run wrote are not kept: ``keep`` has kept their originals."""
         log = self._kept_log(state)
-        swapped = {group.base_offset: group for group in log.groups}
+        kept = {group.base_offset: group for group in log.groups}
         for base in bases:
-            if base not in swapped:
+            if base not in kept:
                 size = files.stat(state.path / segment_file(base, "log")).size
-                swapped[base] = self._keep_files(state, base, size, [base])
-                log.groups.append(swapped[base])
-            swapped[base].expired = True
+                kept[base] = self._keep_files(state, base, size, [base])
+                log.groups.append(kept[base])
+            kept[base].expired = True
         self._write_undo_file(state, log)
 
     def _keep_files(
         self, state: LogState, base: int, size: int, originals: list[int], copied_inode: int | None = None
     ) -> KeptGroup:
-        """Link all files of the segments ``originals``; copy only the file whose inode is
-        ``copied_inode``."""
+        """Keep all files of the segments with base offsets ``originals``: as links, but the file with the
+        inode ``copied_inode`` as a copy (see ``keep``). ``base`` and ``size``: of the segment that replaces
+        them."""
         folder = self.folder / str(state.topic_partition)
         names = [segment_file(base, kind) for base in originals for kind in (*SEGMENT_KINDS, SNAPSHOT)]
         names = [name for name in names if files.exists(state.path / name)]
@@ -170,6 +171,7 @@ class Originals:
         return self._logs[str(state.topic_partition)]
 
     def _write_undo_file(self, state: LogState, log: KeptLog) -> None:
+        """Write ``undo.json`` of a log, durably with its folder and that of the run."""
         # ``json`` escapes a path that is not UTF-8, which msgspec would not encode.
         undo_file = self.folder / str(state.topic_partition) / UNDO_FILE
         document = msgspec.to_builtins(log)
@@ -221,8 +223,8 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _read_undo_file(path: Path) -> KeptLog:
-    """Raises DirectoryRefusedError for what ``Originals`` does not write, OSError. A file of an older version
-    has no checksum."""
+    """Read an ``undo.json``. Raises DirectoryRefusedError for what ``Originals`` does not write, OSError. A
+    file of an older version has no checksum."""
     try:
         document = json.loads(files.read_bytes(path))
         log = msgspec.convert(document, KeptLog)
@@ -270,9 +272,10 @@ def _is_log(name: str) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class LogUndo:
-    """The undo of one log, which was checked. ``pending``: the groups to restore, in descending order.
-    ``verified``: identities of the kept ``.log`` files by base offset. ``restored``: names of the ``.log``
-    files that were restored so far. ``folder``: where the kept files are."""
+    """The undo of one log, which was checked. ``pending``: the groups to restore, the highest offsets first.
+    ``verified``: by base offset, the identity that a kept ``.log`` file had when it was read
+    (``files.FileStat.identity``). ``restored``: names of the ``.log`` files that were restored so far.
+    ``folder``: where the kept files are."""
 
     folder: Path
     log: KeptLog
@@ -291,8 +294,8 @@ class LogUndo:
         ``directory`` is locked by the caller.
         """
         if self.pending:
-            # The checkpoint moves first. If a crash came between a restored group and a checkpoint that still
-            # is the later one, the restored records would count as clean, and would never be cleaned.
+            # The checkpoint moves back first. If a crash came after a group was restored and before that, the
+            # restored records would count as clean, and would never be cleaned.
             directory.write_cleaner_checkpoint(self.log.topic_partition, self.log.checkpoint)
         for group in self.pending:
             self._restore_group(group)

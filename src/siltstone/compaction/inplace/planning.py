@@ -56,14 +56,14 @@ from siltstone.log.transactions import read_transaction_indexes
 # (``CleaningBounds``).
 #
 # A log with a compacted ledger (side-by-side compaction) is cleaned only as far as the compacted view stays
-# the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has the same rules once more, so
-# that it does not repeat a mistake of these.
+# the same: ``log.ledger.store.cleaning_bounds`` says how far. ``verify`` has code of its own for these rules,
+# so that it does not repeat a mistake made here.
 
 
 def clean_below(partition: Path, *bounds: int | None, may_have_ledger: bool = True) -> int:
     """The offset at and above which nothing may be cleaned: the least of ``bounds`` (None: no bound) and of
-    the bound by the log's compacted ledger. ``may_have_ledger``: False if the directory was listed just now
-    without the ledgers' folder, so that none is looked for. Raises OSError."""
+    the bound by the log's compacted ledger. ``may_have_ledger``: False if a listing of the directory has just
+    shown that it has no folder of ledgers, so that no ledger has to be read. Raises OSError."""
     below = cleaning_bounds(partition).clean_below if may_have_ledger else LONG_MAX
     return min([bound for bound in (*bounds, below) if bound is not None])
 
@@ -194,8 +194,8 @@ class PlanOptions:
 class OpenLog:
     """A snapshot of an open log, which planning uses instead of the log's files.
 
-    ``segments``: the active one last. ``checkpoints``: only with the log's own entries. Their high
-    watermark is at most the end of the records that are on disk and in no open transaction.
+    ``segments``: the active one last. ``checkpoints``: only with the log's own entries. The high watermark in
+    them is at most the end of the records that are on disk and in no open transaction.
     """
 
     segments: tuple[Segment, ...]
@@ -441,8 +441,9 @@ def facts_of_view(
     """``log_facts`` of a log that is open, or open for reading only: what its view has in memory is not read
     from files again.
 
-    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one; ``stable``: the end of its
-    records that may be cleaned, apart from the bound that a compacted ledger sets. Raises OSError.
+    ``checkpoint``: the log's entry in the cleaner checkpoint, None without one; ``stable``: its last stable
+    offset or a lower one, from which on nothing may be cleaned (a compacted ledger may set a lower bound).
+    Raises OSError.
     """
     ends = [*(segment.base_offset for segment in view.segments[1:]), view.log_end_offset]
     first_dirty = checkpoint if checkpoint is not None else view.log_start_offset
@@ -578,9 +579,8 @@ def mismatched_topic_ids(states: Sequence[LogState]) -> dict[TopicPartition, str
             topic_id = read_topic_id(state.path) if state.refused is None else None
             if topic_id is not None:
                 ids[state.topic_partition] = topic_id
-    ids_of_topic = Counter(
-        topic for topic, _ in {(topic_partition.topic, topic_id) for topic_partition, topic_id in ids.items()}
-    )
+    topics_with_ids = {(topic_partition.topic, topic_id) for topic_partition, topic_id in ids.items()}
+    ids_of_topic = Counter(topic for topic, _ in topics_with_ids)  # how many different ids a topic has
     return {
         topic_partition: f"its topic id is {topic_id}, but other partitions of the topic have another one; "
         "remove the partitions that are left of a deleted topic"

@@ -63,9 +63,9 @@ class CleanableRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``first_dirty``: the first dirty offset. ``end``: the first uncleanable offset, always a segment's base
     offset; if it is not above ``first_dirty``, the dirty section is empty. ``clean_end``: the end of the
     segments of the clean section, which may be cleaned once more for their tombstones. ``clean_bytes``,
-    ``cleanable_bytes``: of the clean and of the dirty section. ``is_checkpoint_reset``: the checkpoint is
-    outside the log, and has to be written anew even if nothing is cleaned. ``is_overdue``: the oldest dirty
-    record has waited longer than ``max.compaction.lag.ms``; ``overdue_ms``: by how much.
+    ``cleanable_bytes``: bytes of the clean and of the dirty section. ``is_checkpoint_reset``: the checkpoint
+    is outside the log, and has to be written anew even if nothing is cleaned. ``is_overdue``: the oldest
+    dirty record has waited longer than ``max.compaction.lag.ms``; ``overdue_ms``: by how much.
     """
 
     first_dirty: int

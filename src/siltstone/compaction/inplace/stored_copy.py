@@ -116,6 +116,8 @@ class StoredCopy(CleanedCopy):
         self._stored = target
         self._store = ChunkStore(target=target.path, known_chunks=target.known_chunks)
         self._chunks = self._store.writer()
+        # By name in the copy: files that this process or a task puts; files that stay as they are, which the
+        # engine's workers put at the end; folders.
         self._files: dict[str, Future[BackedUpFile]] = {}
         self._unchanged: dict[str, FileToPut] = {}
         self._folders: dict[str, None] = {}
@@ -135,7 +137,7 @@ class StoredCopy(CleanedCopy):
         """Checks nothing: a store does not say how much space it has."""
 
     def _tasks_put(self) -> bool:
-        """Do the tasks put the new segments?"""
+        """Do the tasks put the new segments? Starts the engine, which alone knows where its tasks run."""
         engine = self.start_engine()
         return isinstance(engine, FilePutter) and engine.has_executors
 
@@ -196,6 +198,7 @@ class StoredCopy(CleanedCopy):
             self._folders[str(target.relative_to(self._partial_copy))] = None
 
     def _copy_file(self, source: Path, target: Path) -> None:
+        # A file that is not on this machine is left to the engine's workers, if they can put files.
         if not files.is_read_only(source) or not isinstance(self.engine(), FilePutter):
             self._put(source, target)
             return
@@ -212,6 +215,7 @@ class StoredCopy(CleanedCopy):
         return {file.name: file for file in put}
 
     def _forget(self, name: str) -> None:
+        """Leave a file out of the restore point. (Its chunks may stay: a later copy can use them.)"""
         self._files.pop(name, None)
         self._unchanged.pop(name, None)
 
@@ -219,6 +223,7 @@ class StoredCopy(CleanedCopy):
         """Does nothing: the restore point makes the copy durable."""
 
     def _remove_folder(self, target: Path) -> None:
+        """Leave a partition out of the restore point, too."""
         prefix = f"{target.relative_to(self._partial_copy)}/"
         for name in [name for name in (*self._files, *self._unchanged) if name.startswith(prefix)]:
             self._forget(name)

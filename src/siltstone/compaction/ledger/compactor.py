@@ -134,7 +134,7 @@ class InProcessCompactionEngine:
 
     def __init__(self, buckets: int = 1) -> None:
         self._buckets = buckets
-        self._attempts = map(str, itertools.count())
+        self._attempts = map(str, itertools.count())  # a part of the names of a call's files
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """Compact all sources in one split, or as a cluster does: each source, bucket and group is a step."""
@@ -201,7 +201,7 @@ _RUN_AGAIN = "run again; if it happens again, report it"
 def count_discarded(work: CompactionWork, report: CompactionReport) -> Discarded:
     """How many of the new records were discarded, by reason."""
     keyless = 0 if work.retain_null_key else report.extracted.keyless
-    # Of the retained records those without a key are all that were not discarded.
+    # Keyless records are either all discarded or all retained; the other retained records have a key.
     retained_with_key = sum(report.retained.values()) - (report.extracted.keyless - keyless)
     return Discarded(
         superseded=report.extracted.keyed - retained_with_key - report.deleted_keys,
@@ -396,7 +396,7 @@ class LedgerDraft:
             hash_key=self.work.hash_key,
             retain_null_key=self.work.retain_null_key,
             created_ms=now_ms,
-            superseded_crc=None,
+            superseded_crc=None,  # set by the store
         )
         return self.store.commit(ledger, self.superseded, self.staged)
 
@@ -441,11 +441,11 @@ class TwoPhaseCompactor:
     ) -> CompactionResult:
         """Compact the new records of ``log``, from the ledger's horizon on, into its ledger.
 
-        These end at the high watermark or the last stable offset, as it is when the compaction begins. The
-        caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET retains the
-        last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``: retain
-        records without a key. ``commit_guard``: the context of each change of the ledger; it raises if the
-        log was truncated or deleted meanwhile, and prevents both until it is left.
+        The new records end at the high watermark or the last stable offset, as it is when the compaction
+        begins. The caller makes sure that no other compaction of the log is in progress. ``order``: BY_OFFSET
+        retains the last record of each key, BY_TIME the one with the largest timestamp. ``retain_null_key``:
+        retain records without a key. ``commit_guard``: the context of each change of the ledger; it raises if
+        the log was truncated or deleted meanwhile, and prevents both until it is left.
 
         Raises UsageError if the ledger was made with another ``order`` or ``retain_null_key``, LedgerError
         for a damaged ledger, CompactionFailedError, CheckFailedError, CorruptFileError, EngineError, OSError;
@@ -489,6 +489,7 @@ class TwoPhaseCompactor:
         draft: LedgerDraft,
         commit_guard: Callable[[], AbstractContextManager[None]],
     ) -> CompactionResult:
+        """The steps of a compaction. The caller removes the staging folder."""
         # 1. Hard links keep the segments readable while cleaning or retention removes them from the log.
         work = link_sources(log, draft.work, horizon, self._engine.parallelism)
         # 2. Phases one and two, in tasks. Their counts must add up.

@@ -145,9 +145,8 @@ class EntryCollector:
 
     A blob is a view of the collector's memory, valid only until the next one is taken; ``copied()`` stays
     valid. Memory is bounded: it holds about ``capacity`` entries (24 or 32 bytes each), the latest one of
-    each key.
-    When a shard is full, all entries are yielded, so a key may be yielded again. ``emitted``: how many
-    entries were yielded.
+    each key. When a shard is full, all entries are yielded, so a key may be yielded again. ``emitted``: how
+    many entries were yielded.
     """
 
     def __init__(self, *, hash_key: tuple[int, int], by_time: bool, buckets: int, capacity: int) -> None:

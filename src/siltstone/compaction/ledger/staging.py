@@ -26,7 +26,7 @@ from siltstone.base.errors import CheckFailedError, CorruptRecordError
 from siltstone.base.records.build import copy_bytes, write_header
 from siltstone.base.records.checksum import refuse_bad_checksum
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT, Scratch
-from siltstone.base.records.columns import DECODE_REASON, read_record_head
+from siltstone.base.records.columns import DECODE_REASON, RECORD_SIZE, read_record_head
 from siltstone.base.records.convert import NO_HORIZON, convert_entries
 from siltstone.base.records.decode import decode_record_keys, decode_records
 from siltstone.base.records.decompression import decompress_batches, slices_within
@@ -83,8 +83,8 @@ from siltstone.log.segments import windows
 BATCH_BYTES = 128 << 10
 """A batch is closed before it exceeds this size, uncompressed."""
 GROWTH = 20
-"""Bytes by which a record may grow: its size (up to 5 bytes), its timestamp delta (10) and its offset delta
-(5) may become longer varints."""
+"""The most bytes by which a record may grow: its size (up to 5 bytes), its timestamp delta (10) and its
+offset delta (5) may become longer varints."""
 _KIND_MASK = CODEC_MASK | TIMESTAMP_TYPE_BIT
 """The bits of a batch's attributes that a new batch takes from its source batches."""
 _STATE_FIELDS, _ROW_FIELDS = 11, 6
@@ -266,8 +266,9 @@ class Coalescer:
     """Coalesces the windows of one segment group, in log order.
 
     ``listed`` (int64, ascending): offsets of the records to retain, or to discard if ``keep_listed`` is
-    False; each must have a record. ``limit``: bytes of a new batch; ``batch_limit``: bytes that a source
-    batch may decompress to. ``offsets``: those of the retained records, an array for each call, in order.
+    False; each must have a record. ``limit``: the bytes of records with which a new batch is full;
+    ``batch_limit``: the most bytes that a source batch may decompress to. ``offsets``: those of the retained
+    records, an array for each call, in order.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class Coalescer:
         self._keep_listed = keep_listed
         self._limit, self._batch_limit = limit, batch_limit
         self._state: Int64 = np.zeros(_STATE_FIELDS, np.int64)
-        # Memory for new batches before compression, for compressed ones, for decompressed source batches.
+        # Memory for new batches before compression, for compressed ones, and for decompressed source batches.
         self._out, self._packed, self._plain = Scratch(), Scratch(), Scratch()
         self._output = self._out.reserve(0)
         self.offsets: list[Int64] = []
@@ -319,8 +320,8 @@ class Coalescer:
         decompressed = decompress_batches(window, batches, plain, limit=limit, path=path, origin=origin)
         counts = int(batches["count"].sum())
         size = int((decompressed[2] - decompressed[1]).sum()) + int(batches["size"].sum()) + GROWTH * counts
-        # Each source batch may end the open batch, and be copied. Of batches that ended because they were
-        # full, two in a row exceed the limit together.
+        # An upper bound: each source batch may end the open batch, and be copied; of batches that ended
+        # because they were full, two in a row exceed the limit together.
         max_batches = 2 * len(batches) + 2 * size // self._limit + 4
         self._reserve(size + BATCH_OVERHEAD * max_batches)
         rows = np.empty((max_batches, _ROW_FIELDS), np.int64)
@@ -336,7 +337,7 @@ class Coalescer:
         if error:
             position = origin + int(batches["position"][retained])  # here it is the bad batch's index
             if error == _MALFORMED:
-                raise CorruptRecordError(path, position, DECODE_REASON[1])
+                raise CorruptRecordError(path, position, DECODE_REASON[RECORD_SIZE])
             reason = "a record that was there when the keys were read is missing"
             raise CheckFailedError(reason, path=path, position=position, advice="run again")
         self.offsets.append(offsets[:retained].copy())

@@ -154,10 +154,10 @@ class CompactionReport(Summable):
 
     ``merged_entries``: key entries that reached a merge. ``deleted_keys``: keys whose newest record
     deletes them (a null or an empty value), unless it is late. ``late_keys``: keys of which an older run has
-    a record with a larger timestamp (by time only).
-    ``retained``: group → records to write, keyless ones too; ``written``: group → records written.
-    ``superseded``: id of an older run → offsets (int64) of its records that are superseded now.
-    ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new segment.
+    a record with a larger timestamp (by time only). ``retained``: group → records to write, keyless ones too;
+    ``written``: group → records written. ``superseded``: id of an older run → offsets (int64) of its records
+    that are superseded now. ``key_index_parts``: of the new run. ``segments``: path without ``.log`` → new
+    segment.
     """
 
     extracted: Extracted = field(default_factory=Extracted)
@@ -204,7 +204,7 @@ def extract(
     that are retained.
 
     ``numbers``: indexes into ``work.sources``, ascending. Adds counts to ``extracted``. If that has a failure
-    in the end, the caller must not use what was yielded.
+    after the last blob, the caller must use nothing that was yielded.
     """
     # As many entries as fit the task's memory, but no more than the sources have offsets.
     offsets = sum(work.sources[number].end_offset - work.sources[number].base_offset for number in numbers)
@@ -401,7 +401,7 @@ def _link_all(view: LogView, first: int, end: int, folder: Path) -> tuple[Source
         # The bytes from the batch with ``first`` to the batch with ``end``, which is read as a whole.
         segment, size = view.segments[index], view.size_of(index)
         first_batch, last_batch = segment.find_batch(first, size), segment.find_batch(end, size)
-        if first_batch is None:
+        if first_batch is None:  # the segment has no batch from ``first`` on
             continue
         sources.append(
             Source(
