@@ -43,7 +43,8 @@ _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 0.1
 _SHOWN_POSITIONS = 10
 """How many partitions the ``repr`` of a stream shows."""
 _TRIES = 50
-"""Consecutive attempts at reading files that another process swaps, before the error is raised."""
+"""Consecutive attempts at reading files that another process swaps, before the error is raised. With the
+waits in between they take about 5 s."""
 
 
 class FollowedLog(Protocol):

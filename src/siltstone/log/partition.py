@@ -335,8 +335,8 @@ class PartitionLog(ReadableLog):
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
         """(the largest epoch up to ``epoch``, the offset at which it ends). None for -1 (unknown), and for an
-        epoch that the log does not have yet. An epoch before the log's first one ends where that one begins.
-        (``LeaderEpochFileCache.endOffsetFor``.)"""
+        epoch that the log does not have yet. An epoch before the log's first epoch ends where the first
+        begins. (``LeaderEpochFileCache.endOffsetFor``.)"""
         entries = self._epoch_entries()
         if epoch == self.leader_epoch:
             return epoch, self._log_end_offset

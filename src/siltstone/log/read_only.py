@@ -509,8 +509,8 @@ def _without_rebuilt_indexes(segment: Segment, recovered: RecoveredPartition) ->
 
 
 class _WithoutTimeIndex(LiveSegment):
-    """A segment whose time index is not used: its largest timestamp is in its batch headers, since the file's
-    modification time is another one, for instance in a backup."""
+    """A segment whose time index is not used: its largest timestamp is that in its batch headers. (Without a
+    time index, ``LiveSegment`` takes the file's modification time, which a backup may have changed.)"""
 
     def largest_timestamp_and_offset(self) -> tuple[int, int]:
         """As in ``LiveSegment``, but from the batch headers, which are read at the first call only."""

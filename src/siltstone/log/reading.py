@@ -41,13 +41,14 @@ from siltstone.log.transactions import AbortedTransactions, TransactionScan, Tra
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
-DEFAULT_BUFFER_BYTES = 1 << 20
+DEFAULT_BUFFER_BYTES = 1 << 20  # as the default of Kafka's ``max.partition.fetch.bytes``
 NO_PARTITION = TopicPartition("", -1)
 _CORRUPT_READ_RETRIES_MAX = 5
 """How often a poll reads again after damage that a truncation by another thread may explain."""
 _DECOMPRESSION_RATIO_MAX = 8
 """One poll decodes only as many batches as decompress to this many times their stored size, or to
-``SLICE_BYTES`` if that is more; always at least one batch."""
+``SLICE_BYTES`` if that is more, so that well compressed batches do not fill the memory; always at least one
+batch."""
 
 
 class HasView(Protocol):

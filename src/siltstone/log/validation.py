@@ -563,8 +563,7 @@ def _refuse_records(
     records, start, end = _decompressed_records(data, rows, row, config, Scratch(_SCRATCH_SIZE))
     refused = np.empty((min(NAMED_RECORDS_MAX, int(rows["count"][row])), 2), np.int64)
     is_claim = bool(claims_append_time[row])
-    # How many are refused; the first one without a key and the first one with a bad timestamp, -1 without
-    # one.
+    # How many are refused, the first one without a key, the first one with a bad timestamp (-1: none).
     count, keyless, bad_time = refused_records(records, start, end, rows[row], rules, is_claim, refused)
     bounds = (
         f"has a timestamp outside [{timestamp_min}, {timestamp_max}], which message.timestamp.before.max.ms="

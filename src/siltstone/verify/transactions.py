@@ -97,9 +97,10 @@ class AbortedIndex:
 
     def __init__(self, data: bytes) -> None:
         index = AbortedTransactions.from_entries(data)
-        # They are sorted by producer.
+        # The rows of ``index`` are sorted by producer.
         producers, starts = np.unique(index.producer_id, return_index=True)
         bounds = itertools.pairwise([*starts.tolist(), len(index.producer_id)])
+        # Producer id → (first offsets, last offsets) of its aborted transactions, ascending.
         self._by_producer = {
             producer: (index.first_offset[start:end], index.last_offset[start:end])
             for producer, (start, end) in zip(producers.tolist(), bounds, strict=True)

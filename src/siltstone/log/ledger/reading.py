@@ -12,14 +12,14 @@ has the ledger open, retention does not delete the log's records from the horizo
 ledger when it first reads the log itself. A ledger has no records of open or aborted transactions, so
 ``isolation`` matters only from the horizon on. If a log has no ledger, all of the log is read.
 
-A ledger has no tombstones either. A reader that continues where another one stopped has to see the tombstones
-of the keys that the other one has read, also if a newer ledger has applied them meanwhile. So it reads the
-log itself from ``log_from`` on, the offset from which the other one would have, and the newer ledger only
-below::
+A ledger has no tombstones either. If reader B continues where reader A stopped, B has to return the
+tombstones of keys that A has returned, even if a newer ledger has applied these tombstones by now. So B reads
+the log itself from A's ``log_from`` on, and the newer ledger only below::
 
-    other reader   ├─ ledger 1 ─┤ log_from ── log ──►
-    continues at         ▲
-                         ├ ledger 2 ┤ log_from ── log ──►        not: ├ ledger 2 ──────────────┤ its horizon
+    reader A        ├──── ledger 1 ────┤ log_from ── log ──►
+    A stops                 ▲
+    reader B                ├ ledger 2 ┤ log_from ── log ──►
+    not right for B         ├ ledger 2 ──────────────┤ horizon ── log ──►
 """
 
 from __future__ import annotations
