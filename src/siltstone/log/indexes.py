@@ -54,6 +54,8 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLEANED, DELETED, SWAP
 
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
+"""A structured array of ``OFFSET_ENTRY``, ``TIME_ENTRY`` or ``TRANSACTION_ENTRY``; here also of
+``_BATCH_ROW``."""
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
@@ -360,7 +362,10 @@ def _take_rows(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
 def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``."""
+    """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``.
+
+    ``offsets``, ``positions``: one element an entry; ``batches``: an array of ``_BATCH_ROW``.
+    """
     # For each entry: the row of the batch at its position, and below (``later``) of the batch with its
     # offset.
     rows = np.searchsorted(batches["position"], positions)
@@ -386,7 +391,8 @@ def _check_offsets(
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(number of the entry, reason) for each wrong time entry whose batch was read."""
+    """(number of the entry, reason) for each wrong time entry whose batch was read; arguments as in
+    ``_check_offsets``."""
     rows = np.searchsorted(batches["last_offset"], offsets)
     is_in_batch = (rows < len(batches)) & (_take_rows(batches["base_offset"], rows) <= offsets)
     largest = _take_rows(batches["max_timestamp"], rows)

@@ -348,12 +348,12 @@ class TransactionScan:
         self._entries_read = _EntriesRead(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
-        self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
+        self, data: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: two bool[batches].
 
         Returns None if no batch is transactional or a control batch. ``batches`` are rows of a scan over
-        ``window``. ``path`` and ``origin``, the position of ``window`` in that file, are for errors. Raises
+        ``data``. ``path`` and ``origin``, the position of ``data`` in that file, are for errors. Raises
         CorruptRecordError for a control batch that cannot be decoded, and CorruptFileError for a damaged
         control record, or where a batch contradicts the index.
         """
@@ -365,7 +365,7 @@ class TransactionScan:
         kinds = np.empty(len(rows), np.int8)
         control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
         # Only control batches are decoded: a marker's type is in its record's key.
-        columns = decode_record_keys(window, batches[control], path=path, origin=origin)
+        columns = decode_record_keys(data, batches[control], path=path, origin=origin)
         # ``columns.batch`` ascends: the inner search finds a batch's row among the control batches, the outer
         # one that batch's first record.
         first_record = np.searchsorted(columns.batch, np.searchsorted(control, rows))
@@ -414,13 +414,13 @@ class TransactionScan:
             producer_id = int(self._aborted.producer_id[np.argmax(is_missing)])
             raise contradiction_error(ENDS_ELSEWHERE, producer_id, path)
 
-    def find_aborted(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
+    def find_aborted(self, data: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
         ``batches`` must be consecutive batches of the log: a marker that the caller left out counts as
         missing. Raises CorruptFileError where the index contradicts their markers.
         """
-        followed = self.follow(window, batches, path=path, origin=origin)
+        followed = self.follow(data, batches, path=path, origin=origin)
         end_offset = int(batches["last_offset"][-1]) + 1
         self.refuse_missing_markers(int(batches["base_offset"][0]), end_offset, path)
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
