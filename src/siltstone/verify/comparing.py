@@ -303,7 +303,7 @@ class Comparison:
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
         self._index, self._aborted, self._is_rewritable = index, index.aborted(before.batches), is_rewritable
-        self._control, self._data = control_and_data(before.batches)
+        self._control, self._transaction_data = control_and_data(before.batches)
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
@@ -423,25 +423,25 @@ class Comparison:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is missing", offsets)
             return np.empty((0, 3), np.uint64)
-        data = ~control & ~aborted
+        visible = ~control & ~aborted  # to read_committed consumers
         in_range = columns.offset < pair.cleaned_end_offset
         keyless = columns.key_size < 0
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
-        counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
-        tombstones = (columns.value_size < 0) & data & in_range
+        counts["keyless"] += int(np.count_nonzero(discarded & visible & in_range & keyless))
+        tombstones = (columns.value_size < 0) & visible & in_range
         without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
         # The last rewritten segment may have records above the cleaned range. None of these may be discarded
         # for its key, nor because it has no key, so ``keys`` gets no entries of them.
-        lost_above_range = discarded & data & ~in_range
+        lost_above_range = discarded & visible & ~in_range
         self._add_problems("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
             self._add_problems(
                 "aborted_kept", "its transaction was aborted", self._retained & aborted & ~control
             )
-            self._add_problems("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
+            self._add_problems("keyless_kept", "it has no key", self._retained & visible & in_range & keyless)
             unstamped = tombstones & self._retained & without_horizon
             self._add_problems("unstamped", "its batch has no delete horizon", unstamped)
-        return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
+        return self._entries(np.flatnonzero(visible & in_range & ~keyless), tombstones)
 
     def _add_problems(self, kind: str, detail: str, bad: Flags) -> None:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
@@ -513,7 +513,7 @@ class Comparison:
         Data batches are sorted by producer, so that the Python loop has one step for each marker only.
         """
         batches = self._before.batches
-        data = np.flatnonzero(self._data)
+        data = np.flatnonzero(self._transaction_data)
         producers = batches["producer_id"][data]
         order = np.argsort(producers, kind="stable")
         data, producers = data[order], producers[order]
