@@ -250,9 +250,8 @@ def validate_and_assign(
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
     is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    # ``RecordRules`` and ``AssignedFields`` of ``records.check``.
-    rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
-    assigned = (next_offset, leader_epoch, is_append_time, now_ms)
+    rules: RecordRules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
+    assigned = (next_offset, leader_epoch, is_append_time, now_ms)  # ``AssignedFields`` of ``records.check``
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
     # The common case first: a kernel checks one uncompressed batch and writes its offsets. For anything else,

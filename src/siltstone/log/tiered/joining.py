@@ -154,8 +154,7 @@ def remote_lines(partition: Path) -> Iterator[str]:
 
 
 def remote_part(place: JoinedPlace) -> RemotePart | None:
-    """The remote part of the partition ``place.inside``; None if that is no partition's directory, or the
-    storage has nothing of it.
+    """The remote part of the partition ``place.inside``; None if it is no partition, or not in the storage.
 
     Raises DirectoryRefusedError for offsets that neither side has, for a segment that is encrypted and for a
     topic whose id is not clear; CorruptFileError, UnsafeFileError, OSError.
