@@ -19,7 +19,7 @@ from siltstone.commands.library import CleanKeywords, ExplainKeywords
 from siltstone.commands.review import ExplainRequest, VerifyRequest
 from siltstone.compaction.report import CLEANED
 from siltstone.log.names import POSITIONS
-from siltstone.log.read_only import LOG_CHANGES, LOGS_CHANGES
+from siltstone.log.read_only import LOG_MANAGER_CHANGES, PARTITION_LOG_CHANGES
 from siltstone.spark import java
 from tests.support.errors import raises_error
 from tests.support.log.managed import NOW
@@ -106,7 +106,7 @@ def test_none_is_as_if_the_keyword_were_left_out(directory: Path) -> None:
 
 def test_logs_that_are_only_read_refuse_changes(directory: Path, tmp_path: Path) -> None:
     with st.open(directory) as logs:
-        for owner, names in ((logs, LOGS_CHANGES), (logs["users", 0], LOG_CHANGES)):
+        for owner, names in ((logs, LOG_MANAGER_CHANGES), (logs["users", 0], PARTITION_LOG_CHANGES)):
             for name in names:
                 assert not hasattr(owner, name)
                 with raises_error(ReadOnlyError, about=name, advice="mode='a'"):
@@ -118,7 +118,10 @@ def test_logs_that_are_only_read_refuse_changes(directory: Path, tmp_path: Path)
         with raises_error(UsageError, about="ReadableLogs", advice="mode='a'"):
             st.start_cleaner(logs)  # type: ignore[arg-type]
         assert len(list(logs.consumer("billing", "users", positions=tmp_path / "at.json", timeout=0))) == 200
-    assert set(dir(st.OpenLogs)) >= LOGS_CHANGES - {"topics"} and set(dir(st.PartitionLog)) >= LOG_CHANGES
+    assert (
+        set(dir(st.OpenLogs)) >= LOG_MANAGER_CHANGES - {"topics"}
+        and set(dir(st.PartitionLog)) >= PARTITION_LOG_CHANGES
+    )
 
 
 def test_every_open_thing_says_what_and_where_it_is(directory: Path, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 ``names`` has the names of all files, ``checkpoints`` reads and writes the text files, ``indexes`` the indexes
 and ``producers`` the snapshots. ``directory`` holds a log directory's lock and finds its partitions,
 ``segments`` lists and reads a partition's segments, ``replacement`` swaps new segments in for old ones and
-finishes what a crash interrupted. ``partition`` is a log that is open for appends, ``read_only`` one that is
-only read. ``tiered`` joins remote segments to a directory: it is asked when ``base.files`` lists one of them.
+finishes what a crash interrupted, ``recovery`` makes a partition consistent at startup. ``partition`` is a
+log that is open for appends, ``read_only`` a log that is only read; ``fetch``, ``reading`` and ``following``
+read both. ``ledger`` has the compacted ledgers. ``tiered`` finds the remote segments of a log: ``base.files``
+asks it when a directory with a remote storage is listed.
 """
 
 from __future__ import annotations

@@ -38,10 +38,9 @@ from siltstone.log.names import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, Top
 _TOPIC_ID_LENGTH = 22
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _NODE_ID = re.compile(r"[0-9]{1,10}")
-_LARGEST_EPOCH = (1 << 31) - 1
 _OFFSET_CHECKPOINT = re.compile(rb"0\n[0-9]{1,9}\n(?:[\w.-]+ [0-9]{1,10} [0-9]{1,18}\n)*", re.ASCII)
-"""An offset checkpoint as brokers write it, which is split at once, for speed. Any other one is read line by
-line, so that errors say where."""
+"""An offset checkpoint as brokers write it, which is split at once, for speed. A checkpoint that does not
+match is read line by line, so that errors say where."""
 OFFSET_COLUMNS = ("topic", "partition", "offset")
 EPOCH_COLUMNS = ("epoch", "startOffset")
 # Errors quote only the first 40 or 80 characters of a damaged line.
@@ -95,6 +94,7 @@ def read_rows(path: str, columns: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _encode_rows(rows: Iterable[str]) -> bytes:
+    """A checkpoint's contents: version, number of entries, then ``rows``."""
     lines = list(rows)
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
@@ -170,7 +170,7 @@ def read_topic_id(partition: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        # What the system returns for a directory, a device or a socket.
+        # The system's errors for a directory, a device or a socket.
         if error.errno in (errno.EISDIR, errno.EINVAL, errno.ENXIO):
             raise CorruptFileError(path, 0, "it is not a regular file") from None
         raise
@@ -182,13 +182,13 @@ def read_topic_id(partition: Path) -> str | None:
 
 
 def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
-    """The contents of a ``leader-epoch-checkpoint`` with these (epoch, start offset)."""
+    """The contents of a ``leader-epoch-checkpoint`` with the ``entries`` (epoch, start offset)."""
     return _encode_rows(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def with_epoch(entries: Iterable[tuple[int, int]], epoch: int, start_offset: int) -> list[tuple[int, int]]:
-    """The entries, and ``epoch`` from ``start_offset`` on, without those of the same or a higher epoch or
-    start offset (Kafka's ``maybeTruncateNonMonotonicEntries``)."""
+    """The entries with ``epoch`` from ``start_offset`` on added. Entries with the same or a higher epoch or
+    start offset are removed (Kafka's ``maybeTruncateNonMonotonicEntries``)."""
     earlier = [entry for entry in entries if entry[0] < epoch and entry[1] < start_offset]
     return [*earlier, (epoch, start_offset)]
 
@@ -217,8 +217,8 @@ class LeaderEpochs:
         self._entries = tuple((int(epoch), int(start_offset)) for epoch, start_offset in rows)
         before = (-1, -1)
         for entry in self._entries:
-            if entry[0] > _LARGEST_EPOCH:
-                reason = f"epoch {entry[0]} is above {_LARGEST_EPOCH}, the largest 32-bit integer"
+            if entry[0] > INT_MAX:
+                reason = f"epoch {entry[0]} is above {INT_MAX}, the largest 32-bit integer"
                 raise CorruptFileError(str(self._path), 0, reason)
             if entry[0] <= before[0] or entry[1] <= before[1]:
                 reason = f"epoch {entry[0]} with start offset {entry[1]} is not above the entry before"
@@ -257,9 +257,9 @@ class LeaderEpochs:
 
         The epoch that covers ``start_offset`` starts there from now on. Raises OSError.
         """
-        passed = [entry for entry in self._entries if entry[1] <= start_offset]
-        covering = [(passed[-1][0], start_offset)] if passed else []
-        self._replace([*covering, *self._entries[len(passed) :]])
+        earlier = [entry for entry in self._entries if entry[1] <= start_offset]
+        covering = [(earlier[-1][0], start_offset)] if earlier else []
+        self._replace([*covering, *self._entries[len(earlier) :]])
 
     def _replace(self, entries: Sequence[tuple[int, int]]) -> None:
         if tuple(entries) == self._entries:

@@ -153,8 +153,8 @@ _REGEX_VALUE = (_Field("topics", "[string]"), _Field("version", "q"), _Field("ti
 
 
 def _consumer_group_record(*value: _Field, key: tuple[str, ...] = ()) -> _RecordType:
-    """A record of KIP-848 with the fields ``value``; ``key``: the names of its key's strings after the group
-    id."""
+    """A type of record of KIP-848. ``value``: the fields of its value; ``key``: the names of the key's fields
+    after the group id, all strings."""
     fields = (_Field(name, "string") for name in ("groupId", *key))
     return _RecordType(tuple(fields), value, largest_version=0, first_flexible_version=0)
 
@@ -181,7 +181,9 @@ _RECORD_TYPES: dict[Decoder, dict[int, _RecordType]] = {
     },
     "transactions": {0: _TRANSACTION},
 }
+"""By decoder: the type number at the start of a key → its record type."""
 _ASSIGNMENT = (_Field("assignedPartitions", (_Field("topic", "string"), _Field("partitions", "[i]"))),)
+"""The first field of a ``ConsumerProtocolAssignment``."""
 
 
 def _parse_fields(text: str) -> tuple[_Field, ...]:
@@ -326,7 +328,7 @@ class _FieldReader(MessageReader):
         if isinstance(field_type, str) and field_type[0] != "[":
             return self.number(field_type)
         count = self._size("i")
-        # Every element takes at least a byte. Damaged bytes may hold any count.
+        # Every element takes at least a byte. A damaged count may be any number.
         if count > len(self._data) - self.position:
             raise UndecodableMessageError(self.position, "an array has more elements than bytes are left")
         if count < 0:
@@ -375,7 +377,7 @@ def decode_record(decoder: Decoder, key: bytes | None, value: bytes | None) -> F
         record_type = _RECORD_TYPES[decoder].get(type_number)
         if record_type is None:
             raise UndecodableMessageError(0, f"type {type_number} is unknown")
-        # A key has one version only: its type stands where other messages have their version.
+        # A key has no version: its type stands where other messages have theirs. 0 is the fields' version.
         row["decodedKey"] = {"type": str(type_number), "data": reader.message(record_type.key, 0)}
         reading = "value"
         row["decodedValue"] = TOMBSTONE if value is None else _decode_value(record_type, value)
@@ -402,6 +404,8 @@ def _decode_metadata(value: bytes) -> Fields:
 
 
 def _decode_value(record_type: _RecordType, value: bytes) -> Fields:
+    """``{"version", "data"}`` of a coordinator's value; a transaction also gets the name of its status, as
+    ``transactionState``. Raises UndecodableMessageError."""
     reader = _FieldReader(value)
     version = reader.number("h")
     if not 0 <= version <= record_type.largest_version:

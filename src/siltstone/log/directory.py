@@ -1,8 +1,8 @@
 """A log directory: its lock, its checkpoints, its partitions, and the files that a partition may have.
 
-``LogDirectory.open`` takes the directory's ``.lock`` as a broker does, until ``close``; while a broker runs,
-it raises DirectoryLockedError. The path of one partition's directory opens the log directory above it, with
-that partition only.
+``LogDirectory.open`` takes the directory's ``.lock`` as a broker does, and holds it until ``close``; while a
+broker runs, ``open`` raises DirectoryLockedError. For the path of a partition's directory it opens the log
+directory above, with that partition only.
 
 Only the directories ``topic-N`` are partitions. Other directories and symbolic links are passed over: nothing
 reads them, and ``passed_over`` lists them. Two paths may lead to the same directory, so paths are resolved,
@@ -91,10 +91,10 @@ class LogDirectory(Closing):
     """A log directory that ``open`` or ``open_or_create`` has opened, locked unless ``lock=False``; ``close``
     releases the lock.
 
-    ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the ones whose
-    paths the caller passed; the others are not read or changed. ``when_damaged``: called for a damaged
+    ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the partitions whose
+    paths the caller passed; all others are not read or changed. ``when_damaged``: called for a damaged
     cleaner checkpoint, which then counts as empty and is replaced at the next change, so that a server
-    continues; None: a damaged one is an error, so that a run stops and an operator looks at it.
+    continues; None: a damaged checkpoint is an error, so that a run stops and an operator looks at it.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:
@@ -107,7 +107,7 @@ class LogDirectory(Closing):
         self._lock: files.Lock | None = None
         # Name of a checkpoint → (its status when it was read, its entries); see ``_offsets``.
         self._cached: dict[str, tuple[files.FileStat, Mapping[TopicPartition, int]]] = {}
-        # Entries of the cleaner checkpoint that threads wait to have written.
+        # Entries of the cleaner checkpoint that wait to be written, None for an entry to remove.
         self._pending: dict[TopicPartition, int | None] = {}
         self._pending_lock, self._writing_lock = threading.Lock(), threading.Lock()
 
@@ -115,7 +115,8 @@ class LogDirectory(Closing):
     def open(cls, path: Path, *, lock: bool = True, before: LogDirectory | None = None) -> LogDirectory:
         """Open a log directory, or the directory of one partition (see the module's docstring).
 
-        ``before``: this directory as it was listed earlier. Its partitions' names are not parsed again.
+        ``before``: this directory as it was listed earlier, whose objects are used again
+        (``_find_partitions``).
 
         Raises NotALogDirectoryError, DirectoryLockedError, OSError.
         """
@@ -138,9 +139,8 @@ class LogDirectory(Closing):
         """Open and lock a directory to serve its logs; make the directory if it does not exist.
 
         The directory must be empty or a log directory. ``only``: open one partition, which need not exist
-        yet, in a directory that may have any other entries.
-        Raises NotALogDirectoryError, DirectoryLockedError, DirectoryRefusedError for objects of a store,
-        OSError.
+        yet, in a directory that may have any other entries. Raises NotALogDirectoryError,
+        DirectoryLockedError, OSError, and DirectoryRefusedError for a path where Siltstone only reads.
         """
         refuse_objects(path)
         real = resolve_directory(path)
@@ -178,15 +178,16 @@ class LogDirectory(Closing):
             self.is_partition_subset = False
             self._list()
         elif self.is_partition_subset:
-            # Below this object's path: ``other`` may be a second mount of the directory.
+            # With paths below this object's path: that of ``other`` may be a second mount of the directory.
             self.partitions |= {
                 topic_partition: self.path / path.name for topic_partition, path in other.partitions.items()
             }
 
     def _list(self, before: LogDirectory | None = None) -> None:
-        """Find the partitions of the directory, unless the caller has named them."""
+        """List the partitions of the directory, unless the caller passed their paths. ``before``: see
+        ``open``. Raises NotALogDirectoryError."""
         if not self.is_partition_subset:
-            known = {} if before is None else before.partitions.copy()  # another thread may add one
+            known = {} if before is None else before.partitions.copy()  # another thread may change it
             self.partitions, self.passed_over = _find_partitions(self.path, known)
             self._require_log_directory()
 
@@ -212,7 +213,8 @@ class LogDirectory(Closing):
             )
 
     def may_be_locked(self, *, dry_run: bool) -> bool:
-        """Is there a lock to take? A dry run makes no lock file, and a store has no locks."""
+        """May this process take the lock? A dry run does not if the lock file is missing, since it creates no
+        file; a directory that is only read, such as one of a store, has no lock."""
         if files.is_read_only(self.path):
             return False
         return not dry_run or files.exists(self.path / names.LOCK)
@@ -268,9 +270,10 @@ class LogDirectory(Closing):
         )
 
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
-        """The entries of the offset checkpoint ``name``, from the cache if the file is the same.
+        """The entries of the offset checkpoint ``name``, from the cache if the file is the same; empty
+        without the file.
 
-        The cache saves a run from reading the whole file once for each log. It is used only while this
+        With the cache a run does not read the whole file once for each log. It is used only while this
         process holds the directory's lock, since no other process writes the file then.
         """
         try:
@@ -279,7 +282,7 @@ class LogDirectory(Closing):
             return {}
 
     def _offsets_of(self, name: str, status: files.FileStat | None) -> Mapping[TopicPartition, int]:
-        """``_offsets`` of the file with this status, None if there is none."""
+        """The entries of ``_offsets``. ``status``: that of the file, None if it does not exist."""
         if status is None:
             return {}
         cached = self._cached.get(name)
@@ -288,8 +291,8 @@ class LogDirectory(Closing):
         return cached[1]
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        """The entries of an offset checkpoint, read now, with the keys of ``partitions``: copies of tens of
-        thousands would take memory. Raises CorruptFileError, OSError."""
+        """The entries of an offset checkpoint, read now. Their keys are the objects in ``partitions``: copies
+        of tens of thousands would take memory. Raises CorruptFileError, OSError."""
         keys = {topic_partition: topic_partition for topic_partition in self.partitions.copy()}
         entries = read_checkpoint(self.path / name)
         return {
@@ -306,7 +309,7 @@ class LogDirectory(Closing):
             return {}
 
     def cleaner_checkpoint(self) -> Mapping[TopicPartition, int]:
-        """The cleaner checkpoint. Raises CorruptFileError unless there is ``when_damaged``, OSError."""
+        """The cleaner checkpoint. Raises OSError, and CorruptFileError unless ``when_damaged`` is set."""
         return self._offsets(names.CLEANER_CHECKPOINT)
 
     def write_cleaner_checkpoint(self, topic_partition: TopicPartition, offset: int | None) -> None:
@@ -327,7 +330,8 @@ class LogDirectory(Closing):
             except BaseException:
                 del entries[topic_partition]
                 with self._pending_lock:
-                    # The other threads write their entries themselves. Newer ones stay.
+                    # The threads that wait for the other entries write them themselves. Entries that came
+                    # meanwhile are newer and stay.
                     self._pending = entries | self._pending
                 raise
 
@@ -424,8 +428,8 @@ def resolve_directory(path: Path) -> Path:
 
 
 def log_directories_of(path: Path) -> list[Path]:
-    """The log directories of the broker whose directory is ``path``: ``path`` itself if it is one, otherwise
-    those directly in it, without links. Raises OSError."""
+    """The log directories of the broker whose directory is ``path``: ``path`` itself if it is a log
+    directory, otherwise the log directories directly in it, without links. Raises OSError."""
     listed = files.entries(path)
     folders = [path / entry.name for entry in listed if entry.is_directory]
     partitions = (folder for folder in folders if parse_partition(folder.name) is not None)
@@ -523,6 +527,7 @@ def _find_partitions(
     """
     partitions, passed_over = dict[TopicPartition, Path](), list[PassedOver]()
     by_name = {path.name: topic_partition for topic_partition, path in known.items()}
+    # All paths at once, which is faster; with ``known``, only new entries need a path.
     paths = {} if known else files.children(directory)
     for entry in files.entries(directory):
         topic_partition = by_name.get(entry.name)
@@ -542,7 +547,8 @@ def _find_partitions(
 
 
 def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str, files.FileStat]:
-    """List the regular files of a partition directory, by name; the module's docstring has the rules.
+    """List the regular files of a partition directory, by name, after a check of the rules in the module's
+    docstring.
 
     ``require_owner``: Kafka's and Siltstone's files must belong to the directory's owner. Raises
     UnsafeFileError, OSError.
@@ -553,9 +559,10 @@ def partition_files(directory: Path, *, require_owner: bool = False) -> dict[str
 
 
 def partition_entries(directory: Path, owner: int | None) -> dict[str, files.FileStat]:
-    """List a partition directory, with its folders, by name; the module's docstring has the rules.
+    """List a partition directory, with its folders, by name, after a check of the rules in the module's
+    docstring.
 
-    ``owner``: the user id to which Kafka's and Siltstone's files must belong; None: to any. Raises
+    ``owner``: the user id to which Kafka's and Siltstone's files must belong; None: any user's. Raises
     UnsafeFileError, OSError.
     """
     listed = files.list_all(directory, may_vanish=(names.TEMPORARY, names.DELETED))
@@ -581,7 +588,8 @@ def partition_entries(directory: Path, owner: int | None) -> dict[str, files.Fil
 
 
 def refuse_unsafe_files(directory: Path, *, require_owner: bool = True) -> None:
-    """Raise UnsafeFileError for the first file or folder of a wrong kind or owner. Raises OSError."""
+    """Raise UnsafeFileError for the first file or folder that breaks a rule of the module's docstring. Raises
+    OSError."""
     partition_files(directory, require_owner=require_owner)
 
 

@@ -53,7 +53,7 @@ from siltstone.log.segments import Window, windows
 Row = dict[str, Any]
 RowsAndFindings = Iterator[Row | CorruptFileError]
 MAX_FINDINGS = 100
-"""The maximum number of findings of one check that are listed; one more finding counts the rest."""
+"""How many findings of one check are listed; a last finding says how many more there are."""
 CONTROL_TYPES = (
     "ABORT COMMIT LEADER_CHANGE SNAPSHOT_HEADER SNAPSHOT_FOOTER KRAFT_VERSION KRAFT_VOTERS"
 ).split()
@@ -82,7 +82,7 @@ class DumpOptions:
 
     @property
     def shows_data(self) -> bool:
-        """Are keys and values printed? They are, too, if there is a decoder."""
+        """Are keys and values printed? A decoder has them printed without ``print_data_log``, too."""
         return self.print_data_log or self.decoder is not None
 
 
@@ -113,9 +113,9 @@ def identify(path: str) -> NamedFile:
     if parts is None:
         raise UsageError("the kind of the file is unknown", path=path, advice=f"pass {KNOWN_FILES}")
     number = _BASE_OFFSET_PATTERN.match(parts[1])
-    if number is None and parts[2] in names.SEGMENT_KINDS[1:]:
+    if number is None and parts[2] in names.INDEX_KINDS:
         raise UsageError("the file's name has no base offset", path=path, advice=_NAME_ADVICE)
-    kind = "log" if parts[2] == "checkpoint" else parts[2]
+    kind = "log" if parts[2] == "checkpoint" else parts[2]  # a metadata snapshot has batches, as a log
     base_offset = -1 if number is None else int(number[1])
     if base_offset > LONG_MAX:
         raise UsageError(f"{base_offset} in the file's name is not an offset", path=path, advice=_NAME_ADVICE)
@@ -124,7 +124,7 @@ def identify(path: str) -> NamedFile:
 
 def files_below(path: str, *, only_indexes: bool = False) -> list[NamedFile]:
     """The file ``path`` itself; for a directory the files of known kinds in it and in the partitions below
-    it. ``only_indexes``: of these only the indexes.
+    it. ``only_indexes``: only the indexes among these.
 
     Links, and files of other kinds, are left out. Raises UsageError, OSError.
     """
@@ -138,7 +138,7 @@ def files_below(path: str, *, only_indexes: bool = False) -> list[NamedFile]:
         elif entry.is_file:
             with contextlib.suppress(UsageError, FileNotFoundError):
                 named_files.append(identify(entry_path))
-    return [file for file in named_files if not only_indexes or file.kind in names.SEGMENT_KINDS[1:]]
+    return [file for file in named_files if not only_indexes or file.kind in names.INDEX_KINDS]
 
 
 def dump_file(file: NamedFile, options: DumpOptions) -> RowsAndFindings:
@@ -167,7 +167,8 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
     """A row for each batch of a log file, with findings (``dumpLog``). If ``options`` ask for records, their
     rows follow the row of their batch.
 
-    A batch without a valid header ends the file, after the rows before it. Raises OSError.
+    A batch without a valid header is a finding and ends the rows, since nothing says where the next batch
+    begins. Raises OSError.
     """
     with files.Reader(path) as reader:
         size = reader.stat.size
@@ -175,7 +176,7 @@ def log_rows(path: str, options: DumpOptions) -> RowsAndFindings:
         try:
             yield from window_rows(path, windows(reader, end=limit, verify=False), options)
         except CorruptRecordError as error:
-            # ``max_bytes`` may end within a batch: that is no damage.
+            # Where ``max_bytes`` cuts the last batch, the file is not damaged.
             if limit == size or error.reason != SCAN_REASON[ScanEnd.TRUNCATED]:
                 yield error
 
@@ -340,7 +341,7 @@ def _index_rows(index: NamedFile, options: DumpOptions) -> RowsAndFindings:
         return
     log = index.log_path()
     if index.kind == "txnindex":
-        return  # to compare it with the log takes the producers' state at the segment's start
+        return  # a comparison with the log would need the producers' state at the segment's start
     if log is None:
         if options.verify_index_only:
             reason = f"the index cannot be verified, since its log {Path(index.path).stem}.log is missing"
@@ -397,12 +398,13 @@ def _checkpoint_rows(path: str, kind: str) -> Iterator[Row]:
     row_type = "leaderEpoch" if is_leader_epochs else "checkpoint"
     columns = EPOCH_COLUMNS if is_leader_epochs else OFFSET_COLUMNS
     for row in read_rows(path, columns):
-        numbers = map(int, row[-2:])
+        numbers = map(int, row[-2:])  # partition and offset, or epoch and start offset
         yield {"type": row_type, **dict(zip(columns, (*row[:-2], *numbers), strict=True))}
 
 
 def _property_rows(path: str) -> Iterator[Row]:
-    """``name=value`` or ``name: value`` lines; comments are skipped."""
+    """A row for each line ``name=value`` or ``name: value``; comments are skipped. Raises
+    CorruptFileError."""
     for position, line in read_lines(path):
         if not line or line[0] in "#!":
             continue
@@ -439,7 +441,8 @@ def _decode_utf8(content: bytes) -> str:
 
 
 def printable(content: bytes | str) -> str:
-    """Text with every non-printable character escaped; bytes are read as UTF-8, bad ones as ``\\xNN``."""
+    """Text with every non-printable character escaped; bytes are decoded as UTF-8, and those that are no
+    UTF-8 become ``\\xNN``."""
     text = _decode_utf8(content) if isinstance(content, bytes) else content
     return text if text.isprintable() else text.translate(_ESCAPES)
 

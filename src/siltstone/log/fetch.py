@@ -1,7 +1,7 @@
 """Reading from a log: an immutable view of the log, and fetches from it (Kafka's ``LocalLog.read``).
 
-A ``LogView`` is a picture of the log at one moment. Every change of the log puts a new view in its place, and
-a reader keeps the view that it took: its segments and offsets stay the same while other threads append,
+A ``LogView`` is a summary of the log at one moment. Every change of the log replaces it by a new view, and a
+reader keeps the view that it took: the view's segments and offsets stay the same while other threads append,
 delete or swap segments.
 
 A reader that continues where its last read ended can skip the search in the offset index:
@@ -35,18 +35,18 @@ from siltstone.log.segment import LiveSegment
 
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
 EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP = -2, -1, -3
-"""The special timestamps of Kafka's ``ListOffsetsRequest``; the first two stand for an offset, not a time."""
+"""The special timestamps of Kafka's ``ListOffsetsRequest``; see ``offset_for_time``."""
 _BATCH_START = struct.Struct(">qi4xB")
 """The first 17 bytes of a batch or message set, the same in every format::
 
     0              8          12            16
-    | base offset  | size     | (4 bytes)   | magic |        ``size`` counts the bytes after itself
+    | base offset  | size     | (4 bytes)   | magic |        ``size`` counts the bytes after this field
 """
 Result = TypeVar("Result")
 
 
 class LogView(NamedTuple):
-    """An immutable picture of a log at one moment (Kafka's ``LogOffsetSnapshot``, with the segments).
+    """An immutable summary of a log at one moment (Kafka's ``LogOffsetSnapshot``, with the segments).
 
     ``active_size``: bytes of the active segment at that moment; an append may have added more since.
     ``batch_limit``: the bytes that one batch may decompress to (``max.decompressed.message.bytes``).
@@ -101,11 +101,12 @@ class FetchPosition(NamedTuple):
 class FetchResult:
     """The result of a read (Kafka's ``FetchDataInfo``): ``slice`` of one segment's file, or None at the end.
 
-    ``view``: the view that was read. ``first_offset``: the first batch's base offset, which is at most the
-    requested offset, or above it where offsets are missing; in an empty result the smaller of the requested
-    offset and ``offset_limit``. ``first_batch_size``: its bytes; a smaller slice has only a part of the
-    batch. ``offset_limit``: the high watermark or last stable offset, which the read ended at. ``aborted``:
-    for read_committed, the aborted transactions that may have records in the slice.
+    ``view``: the view that was read. ``segment``: the segment of the slice. ``first_offset``: the first
+    batch's base offset, which is at most the requested offset, or above it where offsets are missing; in an
+    empty result the smaller of the requested offset and ``offset_limit``. ``first_batch_size``: bytes of the
+    first batch; a smaller slice has only a part of it. ``offset_limit``: the high watermark or, for
+    read_committed, the last stable offset; the slice has only batches below. ``aborted``: for read_committed,
+    the aborted transactions that may have records in the slice.
     """
 
     view: LogView
@@ -180,9 +181,9 @@ def fetch_response(
     """Up to ``max_bytes`` of the log from ``offset`` on, as a ``MessageSetSend``: the frame of Kafka's design
     documentation, not the protocol's ``FetchResponse``.
 
-    The bytes are read once and not copied again. They may end within a batch, even the first: a client that
-    gets no whole batch asks for more bytes. For an offset out of range and for a damaged batch the response
-    has Kafka's error code. Raises OSError.
+    The bytes are read once and not copied again. They may end within a batch, even within the first: a client
+    that gets no whole batch asks for more bytes. For an offset out of range and for a damaged batch the
+    response has Kafka's error code. Raises OSError.
     """
     try:
         fetched = read(view, offset, max_bytes, isolation=isolation, min_one_batch=False)
@@ -198,8 +199,8 @@ def fetch_response(
 def _retry_renamed(view: LogView, search: Callable[[], Result]) -> Result:
     """The result of ``search``, repeated when another thread renamed a file before ``search`` could open it.
 
-    That thread opened the segment's files before (``LiveSegment.keep_open``), so the next try uses those:
-    each segment can fail once.
+    That thread opened the segment's files before it renamed them (``LiveSegment.keep_open``), so the next try
+    uses the open files: each segment can fail once.
     """
     for _ in view.segments:
         try:
@@ -225,7 +226,7 @@ def _read(
         segment, end = view.segments[number], _readable_end_position(view, number, offset_limit)
         first_batch = None
         if resume_at is not None and resume_at.segment is segment:
-            # The last read ended at this segment's end: continue in the next segment.
+            # If the last read ended at this segment's end, continue in the next segment.
             if resume_at.position == end:
                 continue
             first_batch = _batch_at_position(resume_at, end)
@@ -255,6 +256,7 @@ def _read(
 def _readable_end_position(view: LogView, number: int, offset_limit: int) -> int:
     """The byte at which segment ``number`` reaches ``offset_limit``; its size if all batches are below."""
     segment, end = view.segments[number], view.size_of(number)
+    # Below the limit as a whole: the next segment begins at or below it.
     is_whole = number + 1 < len(view.segments) and view.segments[number + 1].base_offset <= offset_limit
     if offset_limit >= view.log_end_offset or not end or is_whole:
         return end
@@ -283,8 +285,8 @@ def _aborted_transactions(
     view at ``offset`` (Kafka's ``LocalLog.collectAbortedTransactions``).
 
     An aborted transaction is in the index of the segment that has its marker, which may be a later one. The
-    search ends at an entry whose last stable offset is at or above the slice's end: every transaction that
-    aborts after it began there or above.
+    search ends at an entry whose last stable offset is at or above the slice's end: a transaction whose
+    marker comes later began at that offset or above.
     """
     segment = view.segments[number]
     # ``upper``: an offset at or above the slice's end, from the offset index, so that no batch is read. If it

@@ -11,9 +11,9 @@
         bill(record)
         consumer.commit()
 
-A stream that has returned all records looks for new ones after 5 ms, then after 10 ms and so on, up to every
-100 ms. It also lists the files again then, since another process may write the log. Records of one partition
-come in their order; partitions take turns. New partitions of a topic are read from their beginning.
+A stream that has returned all records looks for new records after 5 ms, then after 10 ms and so on, up to
+every 100 ms. It also lists the files again then, since another process may write the log. Records of one
+partition come in their order; partitions take turns. New partitions of a topic are read from their beginning.
 Corresponds to ``KafkaConsumer`` (``seek``, ``position``, ``commitSync``) without its groups: every consumer
 reads all partitions, also if several have the same name.
 """
@@ -41,9 +41,10 @@ from siltstone.log.reading import EARLIEST, LogReader, Record, Start, records_of
 
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 0.005, 0.1
 _SHOWN_POSITIONS = 10
-"""How many partitions ``repr`` shows."""
+"""How many partitions the ``repr`` of a stream shows."""
 _TRIES = 50
-"""Consecutive attempts at reading files that another process swaps, before the error is raised."""
+"""Consecutive attempts at reading files that another process swaps, before the error is raised. With the
+waits in between they take about 5 s."""
 
 
 class FollowedLog(Protocol):
@@ -57,7 +58,7 @@ class FollowedLog(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Look at the files for what another process has written. Raises OSError, DirectoryRefusedError."""
+        """Update the view with what another process has written. Raises OSError, DirectoryRefusedError."""
         ...
 
 
@@ -81,8 +82,8 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
     ``timeout``: seconds without a new record after which the stream ends; 0: at the current end; None: never.
     A stream that has ended can be iterated again, and continues. ``logs`` is called for the current list of
     logs whenever all of them were read to their ends. ``start``: where the stream begins in a log that has no
-    entry in ``positions``; a log that appears later is read from its own start. ``isolation``, ``reset``: as
-    ``LogReader``.
+    entry in ``positions``; a log that appears later is read from its own start. ``isolation``, ``reset``:
+    those of ``LogReader``.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
         self._pending: collections.deque[Record] = collections.deque()
         self._positions: dict[TopicPartition, int] = {}
         self._reading = threading.Lock()  # held while files are read (see ``_poll``), and by ``seek``
-        self._failures = 0  # consecutive ones, see ``_TRIES``
+        self._failures = 0  # consecutive failed reads, see ``_TRIES``
         self._update_logs(start, positions or {})
 
     def _update_logs(self, start: Start, positions: Mapping[TopicPartition, int]) -> None:
@@ -129,6 +130,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
         return f"<{self._title()}: {', '.join(shown) or 'no partition'}{f' and {more} more' if more else ''}>"
 
     def _title(self) -> str:
+        """What ``repr`` says before the positions."""
         return type(self).__name__
 
     @property
@@ -179,6 +181,7 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
         return self._timeout is not None and waited >= self._timeout
 
     def _take(self) -> Record:
+        """The next pending record; moves the position of its partition."""
         record = self._pending.popleft()
         partition = _partition_of(record)
         # After the last record of a poll the position also passes the offsets after it that have no record:
@@ -209,8 +212,8 @@ class RecordStream(Iterator[Record], AsyncIterator[Record]):
                 return False
 
     def _read(self) -> bool:
-        """Read records of the next partition that has any into ``_pending``; False if none has. It goes to
-        the end of the queue, so that partitions take turns."""
+        """Read records of the next partition that has any into ``_pending``; False if none has. Each
+        partition that was asked goes to the end of ``_turns``, so that partitions take turns."""
         for _ in range(len(self._turns)):
             partition = self._turns[0]
             self._turns.rotate(-1)
@@ -259,7 +262,7 @@ class Consumer(RecordStream):
                 path=str(min(missing)),
                 advice="pass reset='earliest' or reset='latest'",
             )
-        start = EARLIEST if reset == "none" else reset
+        start = EARLIEST if reset == "none" else reset  # with "none" not used: all logs have a position
         super().__init__(logs, start, positions=positions, timeout=timeout, isolation=isolation, reset=reset)
         self._committed = {
             partition: offset for partition, offset in positions.items() if partition in self._readers

@@ -17,16 +17,16 @@ offset is an offset minus the segment's base offset. An offset entry says at whi
 the batch with its offset starts. A time entry has the largest timestamp of the records up to its offset. A
 broker preallocates ``.index`` and ``.timeindex``, so zeros may follow the last entry.
 
-The first two can be rebuilt from the ``.log`` alone. A transaction index also needs the state of the
-producers at the segment's start, since a transaction may begin in an earlier segment. ``IndexBuilder`` builds
-the entries that Kafka writes. When more than ``index.interval.bytes`` were written since the last entry, the
-next batch gets an offset entry, and a time entry if the largest timestamp has grown. At the end there is one
-more time entry.
+An offset index and a time index can be rebuilt from the ``.log`` alone. A transaction index also needs the
+state of the producers at the segment's start, since a transaction may begin in an earlier segment.
+``IndexBuilder`` builds the entries that Kafka writes. When more than ``index.interval.bytes`` were written
+since the last entry, the next batch gets an offset entry, and a time entry if the largest timestamp has
+grown. At the end there is one more time entry.
 
 Recovery rebuilds an index that its log contradicts; ``dump`` reports each wrong entry. Versions of Kafka
 write different entries. So an entry is wrong only if no version could have written it:
 
-* offset entry: a batch must start at its position. Its offset must be the last one of that batch, or of a
+* offset entry: a batch must start at its position. Its offset must be the last offset of that batch, or of a
   later batch before the next entry's position: followers of Kafka 3, and message sets, have one entry for
   several batches that were appended together.
 * time entry: its timestamp must be the largest of the batch that has its offset. Kafka 4 writes the batch's
@@ -54,6 +54,8 @@ from siltstone.log.lookup import batch_headers
 from siltstone.log.names import CLEANED, DELETED, SWAP
 
 Entries = np.ndarray[tuple[int], np.dtype[np.void]]
+"""A structured array of ``OFFSET_ENTRY``, ``TIME_ENTRY`` or ``TRANSACTION_ENTRY``; here also of
+``_BATCH_ROW``."""
 
 OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
@@ -67,7 +69,7 @@ TRANSACTION_ENTRY = np.dtype(
     ]
 )
 ENTRY_STRUCTS = {"index": struct.Struct(">ii"), "timeindex": struct.Struct(">qi")}
-"""The formats of single entries, for reading one without an array."""
+"""The format of an entry, by kind of index, for reading a single entry without an array."""
 LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 """A relative offset is a non-negative int32."""
 ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRANSACTION_ENTRY}
@@ -79,8 +81,8 @@ ENTRY_OF_KIND = {"index": OFFSET_ENTRY, "timeindex": TIME_ENTRY, "txnindex": TRA
     _LAST_TIME_ENTRY,
     _POSITION,
 ) = range(5)
-"""The elements of a builder's state: bytes since the last offset entry, the largest timestamp so far, the
-last offset of its batch, the last time entry's timestamp, the position of the next batch."""
+"""The elements of the state of an ``IndexBuilder``: bytes since the last offset entry, the largest timestamp
+so far, the last offset of its batch, the last time entry's timestamp, the position of the next batch."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -149,7 +151,8 @@ class IndexBuilder:
     """Builds a segment's offset index and time index from its batches, which are added in order of offset.
 
     ``interval`` is ``index.interval.bytes``; ``size_limit`` is ``segment.index.bytes``, the largest size of
-    each file. A full index gets no more entries; in a time index there is always room for the last one.
+    each file. A full index gets no more entries, but a time index has room for the entry that ``finish``
+    adds.
     """
 
     def __init__(self, base_offset: int, interval: int, size_limit: int) -> None:
@@ -284,7 +287,7 @@ def differs_from_log(index: NamedFile, log: str) -> bool:
 
 
 def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[CorruptFileError]]:
-    """(the entries before the first damage, that damage: a list of one error, or an empty list)."""
+    """(the entries before the first damage, a list of the error for that damage, empty without damage)."""
     width = ENTRY_OF_KIND[index.kind].itemsize
     damage: list[CorruptFileError] = []
     # ``read_entries`` checks the whole file for one kind of damage after another. So each time it raises,
@@ -294,14 +297,14 @@ def entries_before_damage(data: bytes, index: NamedFile) -> tuple[Entries, list[
         try:
             return read_entries(data, index.kind, index.path), damage[-1:]
         except CorruptFileError as error:
-            damage.append(error.with_traceback(None))
+            damage.append(error.with_traceback(None))  # with a traceback it would keep ``data`` in memory
             # For an incomplete last entry the position is ``len(data)``: then that entry is cut off.
             data = data[: min(error.position, len(data) - 1) // width * width]
 
 
 def sanity_check(index: NamedFile, entries: Entries) -> Iterator[CorruptFileError]:
-    """Yield an error for the first entry with an offset below the segment's base offset, or of a transaction
-    that ends before it begins.
+    """Yield an error for the first entry that has an offset below the segment's base offset, or is of a
+    transaction that ends before it begins; nothing if there is none.
 
     (Kafka's ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck`` and ``TransactionIndex.sanityCheck``.)
     """
@@ -327,14 +330,15 @@ def check_against_log(index: NamedFile, entries: Entries, log: str) -> Iterator[
 
     Raises OSError.
     """
-    parts, readable_end = [np.empty(0, _BATCH_ROW)], LONG_MAX  # LONG_MAX: the log has no damage
+    # ``readable_end``: the position at which the log is damaged, LONG_MAX without damage.
+    parts, readable_end = [np.empty(0, _BATCH_ROW)], LONG_MAX
     try:
         with files.Reader(log) as reader:
             for headers in batch_headers(reader):
                 parts.append(headers[_BATCH_FIELDS].astype(_BATCH_ROW))
     except CorruptRecordError as error:
         readable_end = error.position
-        yield error.with_traceback(None)
+        yield error.with_traceback(None)  # as in ``entries_before_damage``
     batches = np.concatenate(parts)
     offsets = entries["relative_offset"].astype(np.int64) + index.base_offset
     if index.kind == "index":
@@ -358,8 +362,12 @@ def _take_rows(values: Int64, rows: npt.NDArray[np.intp]) -> Int64:
 def _check_offsets(
     offsets: Int64, positions: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``."""
-    # For each entry: the row of the batch at its position, and the row of the batch with its offset.
+    """(number of the entry, reason) for each wrong offset entry with a position below ``readable_end``.
+
+    ``offsets``, ``positions``: one element an entry; ``batches``: an array of ``_BATCH_ROW``.
+    """
+    # For each entry: the row of the batch at its position, and below (``later``) of the batch with its
+    # offset.
     rows = np.searchsorted(batches["position"], positions)
     start_positions = _take_rows(batches["position"], rows)
     last_offsets = _take_rows(batches["last_offset"], rows)
@@ -383,11 +391,12 @@ def _check_offsets(
 def _check_times(
     offsets: Int64, times: Int64, batches: Entries, readable_end: int
 ) -> Iterator[tuple[int, str]]:
-    """(number of the entry, reason) for each wrong time entry whose batch was read."""
+    """(number of the entry, reason) for each wrong time entry whose batch was read; arguments as in
+    ``_check_offsets``."""
     rows = np.searchsorted(batches["last_offset"], offsets)
     is_in_batch = (rows < len(batches)) & (_take_rows(batches["base_offset"], rows) <= offsets)
     largest = _take_rows(batches["max_timestamp"], rows)
-    # Above the last batch that was read there may be others, unless the whole log was read.
+    # An entry above the last batch that was read may be of a batch after the damage, if there is damage.
     is_readable = (rows < len(batches)) | (readable_end == LONG_MAX)
     for number in np.flatnonzero(is_readable & (~is_in_batch | (largest != times))).tolist():
         entry = f"timestamp {times[number]} offset {offsets[number]}"

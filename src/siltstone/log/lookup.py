@@ -1,8 +1,9 @@
 """Searches by offset and by time in a segment's file (Kafka's ``LogSegment``, ``FileRecords``).
 
-The functions take an open file and the position at which a search starts. A batch begins there, at or below
-the one that is searched for: the position is from the segment's offset index, or 0. All record formats are
-read. The header of a compressed message set has its last message's offset, which a search by offset needs.
+The functions take an open file and the position at which a search starts: the segment's offset index has that
+of a batch at or below the one that is searched for; without an entry it is 0. All record formats are read.
+The header of a compressed message set has only its last message's offset, which is what a search by offset
+compares.
 
 A search reads headers and skips the records after them. The first read covers the bytes between two index
 entries. The next reads grow as long as batches are small; a large batch takes one read, whatever its size.
@@ -80,11 +81,11 @@ def batch_headers(
         if len(scan.batches):
             scan.batches["position"] += position
             yield scan.batches
-        # TRUNCATED after at least one batch: the next read begins at the batch that is cut, and shows whether
-        # only the buffer ended in it.
+        # TRUNCATED after at least one batch: the next read begins at the batch that is cut off, and shows
+        # whether it is only cut off by the buffer's end.
         is_intact = scan.outcome in (ScanEnd.CLEAN, ScanEnd.TRUNCATED) and scan.end > 0
         if not is_intact or len(data) < len(buffer):
-            # If the batches end cleanly, the file is shorter than ``end``.
+            # CLEAN has no reason of its own: then the file is shorter than ``end``, as after TRUNCATED.
             reason = SCAN_REASON.get(scan.outcome, SCAN_REASON[ScanEnd.TRUNCATED])
             raise CorruptRecordError(reader.path, position + scan.end, reason)
         # A larger read pays only if it gets more headers: of a large batch all but the header is skipped.
@@ -143,8 +144,8 @@ def first_offset_at_or_after(
 ) -> TimestampAndOffset | None:
     """The first record from ``start`` on with a timestamp (ms) of at least ``timestamp``, or None.
 
-    Skips records below ``from_offset`` (the log start offset), and records without a timestamp, which is -1:
-    those of magic 0, and those converted from it. ``min_timestamp`` -1: skips only those of magic 0.
+    Skips records below ``from_offset`` (the log start offset), and records without a timestamp (-1): those of
+    magic 0, and those converted from magic 0. With ``min_timestamp`` -1 it skips only those of magic 0.
     ``limit``: the bytes that a batch may decompress to. Raises CorruptRecordError as ``batch_headers`` does,
     and for a batch that it cannot decode.
     """

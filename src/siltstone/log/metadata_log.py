@@ -7,12 +7,12 @@ The newest snapshot is read first, and then the log from the snapshot's end offs
     00000000000000000000.log                     the log, a segment file like any other
 
 If a snapshot is damaged, or lacks its header or footer, the snapshot before it is used. The log must start at
-that one's end offset or below. The log has no gaps, since it is not compacted. Its control batches (leader
-changes, voters) have no topics or settings.
+the end offset of the snapshot that is used, or below. The log has no gaps, since it is not compacted. Its
+control batches (leader changes, voters) have no topics or settings.
 
-A broker keeps this log's high watermark only in memory. If ``replication-offset-checkpoint`` names it
-nevertheless, records at or above it are not read. Otherwise the whole log is read. Its last records may then
-be changes that a majority of the controllers had not confirmed when the broker stopped.
+A broker keeps this log's high watermark only in memory. If ``replication-offset-checkpoint`` has one for it
+nevertheless, records at or above that are not read. Otherwise the whole log is read. Its last records may
+then be changes that a majority of the controllers had not confirmed when the broker stopped.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class MetadataImage:
 
     ``topics``: name → id. ``partition_counts``: id of a topic → its number of partitions. ``replicas``: id of
     a topic → partition → the brokers that have it. ``settings``: (resource type, resource name) → name of a
-    setting → its text. ``quotas``: entity → key → value. ``next_producer_id``: the end of the blocks of
-    producer ids that brokers got. ``last_timestamp_ms``: that of the last batch, also one without topics or
-    settings. Call ``apply`` with the records in the order of the log. The records of a metadata transaction
-    (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction that was
-    aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
+    setting → its text. ``quotas``: entity → key → value. ``next_producer_id``: the first producer id that no
+    broker has got in a block. ``last_timestamp_ms``: that of the last batch, whatever its records are, -1
+    without one. Call ``apply`` with the records in the order of the log. The records of a metadata
+    transaction (KIP-868) wait in ``_pending_records`` and are applied when it ends. Those of a transaction
+    that was aborted, or is still open at the log's end, are never applied. ``_topic_names``: id → name.
     """
 
     topics: dict[str, str] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class MetadataImage:
                 self._pending_records.append(record)
             case TopicRecord(name, topic_id):
                 self._topic_names[topic_id], self.topics[name] = name, topic_id
-            case PartitionRecord(partition, topic_id, replicas):  # they are numbered from 0 on
+            case PartitionRecord(partition, topic_id, replicas):  # partitions are numbered from 0 on
                 count = self.partition_counts.get(topic_id, 0)
                 self.partition_counts[topic_id] = max(count, partition + 1)
                 if replicas is not None:
@@ -187,6 +187,7 @@ def read_cluster_metadata(
                 f"the log starts at offset {segments[0].base_offset}, and no snapshot ends there or later"
             )
             raise failure or CorruptFileError(segments[0].path, 0, reason)
+        # Without the log, an older snapshot alone would give an older state as the current one.
         if not segments and failure is not None:
             raise failure
         _apply_log(image, segments, offset, high_watermark, may_have_torn_tail)
@@ -247,7 +248,8 @@ def _apply_log(
                 next_offset = batch.last_offset + 1
                 if high_watermark is not None and batch.last_offset >= high_watermark:
                     return
-                records = [record for record in batch.records if record[0] >= start]  # by offset
+                # ``start`` may be within the batch: the snapshot has the effect of the records below it.
+                records = [record for record in batch.records if record[0] >= start]
                 _apply_records(image, segment.path, records)
                 image.end_offset = max(image.end_offset, next_offset)
                 image.last_timestamp_ms = batch.timestamp_ms
@@ -258,6 +260,7 @@ def _apply_log(
 
 
 def _apply_records(image: MetadataImage, path: str, records: list[tuple[int, int, MetadataRecord]]) -> None:
+    """Apply ``MetadataBatch.records`` of the file ``path``. Raises CorruptFileError."""
     for _, position, record in records:
         try:
             image.apply(record)
@@ -374,8 +377,8 @@ class ClusterSettings:
         """``config`` with the broker's dynamic settings from the metadata log added to its two dynamic
         layers.
 
-        A value that ``config`` already has in the same layer stays. Its static settings, from a file, are in
-        a lower layer, so the metadata log's count before them.
+        A value that ``config`` already has in the same layer stays. The static settings of ``config``, from a
+        file, are in a lower layer, so the settings of the metadata log take precedence over them.
         """
         for origin in (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG):
             config = config.with_layer(origin, {**self.broker.layer(origin), **config.layer(origin)})

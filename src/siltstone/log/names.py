@@ -21,6 +21,8 @@ from siltstone.base.config import LONG_MAX
 
 SEGMENT_KINDS = ("log", "index", "timeindex", "txnindex")
 """The kinds of a segment's files: the records, the offset index, the time index, the transaction index."""
+INDEX_KINDS = SEGMENT_KINDS[1:]
+"""The kinds of a segment's indexes."""
 SNAPSHOT = "snapshot"
 """The kind of a producer snapshot."""
 TEMPORARY = ".tmp"
@@ -68,7 +70,8 @@ _SEGMENT_FILE = re.compile(
     r"^(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.cleaned|\.swap|\.deleted)?\Z", re.ASCII
 )
 _METADATA_SNAPSHOT = re.compile(r"^(\d{20})-(\d{10})\.checkpoint\Z", re.ASCII)
-# With a random number while it is written or fetched, and before it is removed (Kafka's ``Snapshots``).
+# ``….checkpoint.part``, with a random number, while it is written or fetched; ``….checkpoint.deleted`` before
+# it is removed (Kafka's ``Snapshots``).
 _TEMPORARY_METADATA_SNAPSHOT = re.compile(
     r"^\d{20}-\d{10}(-\d+\.checkpoint\.part|\.checkpoint\.deleted)\Z", re.ASCII
 )
@@ -114,7 +117,7 @@ class HasTopicPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFile:
-    """The parts of a segment file's name.
+    """The parts of a segment file's name, or of a producer snapshot's.
 
     ``kind``: one of ``SEGMENT_KINDS``, or ``SNAPSHOT``. ``suffix``: ``CLEANED``, ``SWAP``, ``DELETED`` or "".
     """
@@ -157,7 +160,8 @@ def segment_file(base_offset: int, kind: str, suffix: str = "") -> str:
 def parse_partition(name: str) -> TopicPartition | None:
     """The topic and partition of a directory by its name; None if that is no legal ``topic-N``."""
     match = _PARTITION.match(name)
-    # A directory that is not served has no digits at the end of its name.
+    # The pattern refuses ``-delete``, ``-future`` and ``-stray`` too, since these names do not end with a
+    # number.
     if match is None or match[1] in (".", "..") or int(match[2]) > MAX_PARTITION:
         return None
     # Thousands of partitions share the name of their topic.

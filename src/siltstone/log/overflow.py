@@ -1,7 +1,7 @@
 """Splitting segments whose offsets do not fit into an index (``UnifiedLog.splitOverflowedSegment``).
 
 An index stores offsets relative to the segment's base offset, in four bytes (signed). Brokers before 1.1
-could write a segment whose relative offsets are larger, or clean several segments into such a one. Such a
+could write a segment whose relative offsets are larger, also by cleaning several segments into one. Such a
 segment is *overflowed*. It is split between two batches, into segments whose offsets fit::
 
     base 0: 0 … 2147483647, 2147483650 … 4000000000      ──►      base 0 · base 2147483650
@@ -65,10 +65,8 @@ def overflowed_segments(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def could_overflow(segment: Segment, next_segment: Segment) -> bool:
-    """Is the next segment's base offset so high that this segment may have offsets too far apart?
-
-    This segment's last offset is at least one below that base offset: hence the 1.
-    """
+    """Is the next segment's base offset so high that this segment may have offsets too far apart?"""
+    # The segment's largest possible offset is one below the next base offset: hence the 1.
     return next_segment.base_offset - segment.base_offset > LARGEST_RELATIVE_OFFSET + 1
 
 
@@ -103,6 +101,7 @@ def split_overflowed_segment(
 
 
 def _remove_staging(folder: Path) -> None:
+    """Remove ``folder``, and Siltstone's folder that it is in if nothing else is there."""
     files.remove_tree(folder)
     if not files.entries(folder.parent):
         files.remove_tree(folder.parent)
@@ -117,7 +116,7 @@ def _plan_split(segment: Segment) -> list[_NewSegment]:
     base_offset = next_offset = segment.base_offset
     with files.Reader(segment.path) as reader:
         for batches in batch_headers(reader):
-            # The minimum base offset of each batch, and in the last element that of the batch after these.
+            # The smallest base offset that each batch may have; the last element is that of the next batch.
             minimum = np.append(next_offset, batches["last_offset"] + 1)
             regressions = np.flatnonzero(batches["base_offset"] < minimum[:-1])
             if len(regressions):
@@ -129,7 +128,8 @@ def _plan_split(segment: Segment) -> list[_NewSegment]:
             while row < len(batches):
                 largest_offset = base_offset + LARGEST_RELATIVE_OFFSET
                 end = int(np.searchsorted(batches["last_offset"], largest_offset, side="right"))
-                # The batches [row, end) fit into the current new segment: go on at the first that does not.
+                # The batches [row, end) fit into the current new segment: go on at the first batch that does
+                # not.
                 if end > row and starts:
                     row = end
                     continue
@@ -147,8 +147,8 @@ def _plan_split(segment: Segment) -> list[_NewSegment]:
 def _first_offset(reader: files.Reader, batch: BatchHeaders, minimum: int) -> int:
     """The offset of the first record in ``batch``. Raises CorruptRecordError if it is below ``minimum``.
 
-    A compressed message set (v0, v1) is stored under its last message's offset. A segment with that name
-    would have offsets below its name, so the set is decoded (as in Kafka's
+    A compressed message set (v0, v1) has its last message's offset in the header. A segment that is named by
+    it would have offsets below its name, so the set is decoded (as in Kafka's
     ``AbstractLegacyRecordBatch.baseOffset``).
     """
     position, last = batch["position"].item(), batch["last_offset"].item()
@@ -184,7 +184,7 @@ def _write_segment(
     if segment.transaction_index_size:
         path = Path(segment.directory) / segment_file(segment.base_offset, "txnindex")
         entries = read_entries(files.read_bytes(path), "txnindex", str(path))
-        # The segment that has the marker of an aborted transaction lists it; ``last_offset`` is the marker's.
+        # An entry belongs to the segment that has the transaction's ABORT marker, at offset ``last_offset``.
         markers = entries["last_offset"]
         entries = entries[(markers >= new.base_offset) & (markers <= last_offset)]
         indexes |= {"txnindex": entries.tobytes()} if len(entries) else {}

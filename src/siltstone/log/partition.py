@@ -5,8 +5,9 @@
     append ─► validate, assign offsets ─► check producers ─► roll? ─► write to segment ─► new view ─► flush?
     read   ─► view ─► segment ─► a slice of its file
 
-Readers take no lock. They use a ``LogView``, an immutable picture of the log; every change puts a new view in
-its place. A failed append truncates the bytes that it wrote. A failed fsync takes the log offline.
+Readers take no lock. They use a ``LogView``, an immutable summary of the log (segments, offsets); every
+change of the log replaces it by a new one. A failed append truncates the bytes that it wrote. A failed fsync
+takes the log offline.
 
 A thread that must not wait, such as a server's event loop, calls ``try_append``; the log calls
 ``when_moved`` when one of its offsets has changed, so that such a thread need not poll.
@@ -60,11 +61,11 @@ from siltstone.log.validation import Origin, ValidatedBatches, validate_and_assi
 
 
 class SegmentList:
-    """The segments of an open log by base offset (Kafka's ``LocalLog``). The last one is active.
+    """The segments of an open log, ascending by base offset (Kafka's ``LocalLog``). The last one is active.
 
     There is always at least one. ``segments`` is a tuple that each change replaces, so a reader of the old
-    tuple continues with its segments. ``PartitionLog`` has the producers, the leader epochs, the log start
-    offset and the locks. Every method may raise OSError.
+    tuple continues with its segments. The producers, the leader epochs, the log start offset and the locks
+    are ``PartitionLog``'s. Every method may raise OSError.
     """
 
     __slots__ = ("_clock", "_directory", "config", "segments")
@@ -118,6 +119,7 @@ class SegmentList:
         return segment
 
     def _jitter(self) -> int:
+        """How many ms before ``segment.ms`` a segment rolls: random, so that not all logs roll at once."""
         limit_ms = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return randrange(limit_ms) if limit_ms > 0 else 0
 
@@ -173,7 +175,8 @@ class SegmentList:
         The empty segment is created before the others are removed: after a crash, a log without a segment
         would start at offset 0.
         """
-        # A segment that begins at ``offset`` becomes the empty one; no other may have records from there on.
+        # A segment that begins at ``offset`` becomes the empty one. No earlier segment may have records at or
+        # above ``offset`` beside it, not even after a crash.
         if self.segments[0].base_offset <= offset:
             self.truncate(offset)()
         at_offset = (segment for segment in self.segments if segment.base_offset == offset)
@@ -184,8 +187,8 @@ class SegmentList:
     def _remove(self, removed: Sequence[LiveSegment]) -> None:
         for segment in reversed(removed):
             for path in segment.mark_deleted():
-                # A ``.deleted`` file of this name may be left from an earlier swap. The thread that unlinks
-                # that one after ``file.delete.delay.ms`` may come first.
+                # The segment's files may have replaced ``.deleted`` files that an earlier swap left under the
+                # same names. The thread that unlinks those after ``file.delete.delay.ms`` may come first.
                 with contextlib.suppress(FileNotFoundError):
                     files.unlink(path)
             files.sync_directory(self.directory)
@@ -204,7 +207,7 @@ class SegmentList:
         self, new_bases: Sequence[int], old: Sequence[LiveSegment], verified: VerifiedLogs
     ) -> tuple[list[LiveSegment], list[Path]]:
         """Replace the files of the closed segments ``old`` by the ``.cleaned`` files with base offsets
-        ``new_bases``; ``segments`` has the old ones until ``exchange_segments``.
+        ``new_bases``; ``segments`` has the old segments until ``exchange_segments``.
 
         Opens the old files first: readers of the old view still need them. The caller holds
         ``PartitionLog._segments_lock``. Returns the new segments and the paths of the ``.deleted`` files.
@@ -240,7 +243,7 @@ class AppendResult(NamedTuple):
     ``is_duplicate``: the batch was in the log already, at these offsets. ``log_append_ms``: with
     ``message.timestamp.type=LogAppendTime`` the time that the log assigned, else -1. For a duplicate it is,
     as in Kafka, the largest timestamp of the stored batch, whatever the timestamp type. ``trailing_bytes``:
-    how many bytes after a producer's batch were not appended.
+    how many bytes after a producer's batch were not appended (see ``PartitionLog.append``).
     """
 
     first_offset: int
@@ -251,10 +254,10 @@ class AppendResult(NamedTuple):
 
 
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""After one of these, a failed write is undone and the log stays online."""
+"""If a write fails with one of these, it is undone and the log stays online."""
 TRY_APPEND_BYTES_MAX = 256 << 10
-"""``try_append`` takes no batch that has more bytes, or that decompresses to more. It takes about 100 µs for
-a batch of this size; to pass a batch to another thread costs 40 µs of CPU time."""
+"""``try_append`` refuses a batch that has more bytes, or that decompresses to more. The append of a batch of
+this size takes about 100 µs; to pass a batch to another thread costs 40 µs of CPU time."""
 
 
 class _WouldWaitError(Exception):
@@ -332,9 +335,9 @@ class PartitionLog(ReadableLog):
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int] | None:
         """(the largest epoch up to ``epoch``, the offset at which it ends). None for -1 (unknown), and for an
-        epoch that the log does not have yet. An epoch before the log's first one ends where that one begins.
-        (``LeaderEpochFileCache.endOffsetFor``.)"""
-        entries = self._epochs.entries or ((0, 0),)
+        epoch that the log does not have yet. An epoch before the log's first epoch ends where the first
+        begins. (``LeaderEpochFileCache.endOffsetFor``.)"""
+        entries = self._epoch_entries()
         if epoch == self.leader_epoch:
             return epoch, self._log_end_offset
         end = next((start for later, start in entries if later > epoch), None)
@@ -344,14 +347,19 @@ class PartitionLog(ReadableLog):
 
     def epoch_at(self, offset: int) -> int:
         """The leader epoch of the record at ``offset``, -1 if that is not known."""
-        entries = self._epochs.entries or ((0, 0),)
+        entries = self._epoch_entries()
         return max((epoch for epoch, start in entries if start <= offset), default=-1)
 
+    def _epoch_entries(self) -> tuple[tuple[int, int], ...]:
+        """(leader epoch, start offset), ascending. A log without epochs counts as one of epoch 0."""
+        return self._epochs.entries or ((0, 0),)
+
     def _publish(self) -> None:
-        """Replace ``view`` by a view of the log as it is now."""
+        """Replace ``view`` by a view of the log as it is now, and call ``when_moved`` if an offset
+        changed."""
         before = self.view if self.when_moved is not None else None
         high_watermark = self._log_end_offset
-        if self._high_watermark is not None:
+        if self._high_watermark is not None:  # after a truncation or a deletion it may be out of bounds
             high_watermark = min(max(self._high_watermark, self._log_start_offset), self._log_end_offset)
             self._high_watermark = high_watermark
         self.view = LogView(
@@ -372,6 +380,7 @@ class PartitionLog(ReadableLog):
             self.when_moved(self)
 
     def _refuse_unusable(self) -> None:
+        """Raise StorageError if the log is closed or offline."""
         if self._closed or self.offline is not None:
             raise self._storage_error(self.offline or "the log is closed")
 
@@ -453,8 +462,8 @@ class PartitionLog(ReadableLog):
     def _append_restoring(
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, *, may_wait: bool
     ) -> AppendResult:
-        """``_append``, but if it appends nothing, the first batch's header is as before: validation writes
-        the offset into it."""
+        """``_append``, but if that appends nothing, restore the first batch's header, into which validation
+        has written the offset."""
         header = buffer[:BATCH_OVERHEAD].copy()
         appended = None
         try:
@@ -503,7 +512,8 @@ class PartitionLog(ReadableLog):
         return AppendResult(*offsets, append_ms, trailing_bytes=validated.trailing_bytes)
 
     def _must_sync(self, validated: ValidatedBatches, now_ms: int) -> bool:
-        """Does the append of these batches write the leader epochs, or lead to a flush?"""
+        """Does the append of these batches sync a file: ``leader-epoch-checkpoint``, or the log by a
+        flush?"""
         epoch = validated.batches["leader_epoch"].item(-1)
         return epoch != self._epochs.latest_epoch or self._is_flush_due(validated.last_offset + 1, now_ms)
 
@@ -540,6 +550,7 @@ class PartitionLog(ReadableLog):
             self._publish()
 
     def _roll(self, base_offset: int) -> LiveSegment:
+        # An empty active segment that begins there already is used.
         if base_offset <= self._segment_list.active.base_offset:
             return self._segment_list.active
         self._write_snapshot(base_offset)
@@ -626,10 +637,10 @@ class PartitionLog(ReadableLog):
         of the ``.deleted`` files, which the caller unlinks later.
         """
         with self._segments_lock, self._locked_for_change():
-            removed = count(self.view) if callable(count) else count
-            if removed >= len(self._segment_list.segments) and self._segment_list.active.size:
+            number = count(self.view) if callable(count) else count
+            if number >= len(self._segment_list.segments) and self._segment_list.active.size:
                 self._roll(self._log_end_offset)
-            deleted_files = self._segment_list.delete_oldest(removed)
+            deleted_files = self._segment_list.delete_oldest(number)
             self._raise_log_start(max(self._log_start_offset, self._segment_list.segments[0].base_offset))
             self._publish()
             return deleted_files
@@ -651,10 +662,10 @@ class PartitionLog(ReadableLog):
             return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records; the next one gets ``offset`` (Kafka's ``truncateFullyAndStartAt``).
+        """Remove all records; the next record gets ``offset`` (Kafka's ``truncateFullyAndStartAt``).
 
         A follower does this when its log ends below the leader's log start offset. Also removes the compacted
-        ledger, which lacks the records in between.
+        ledger, which lacks the records between the old end and ``offset``.
         """
         with self._segments_lock, self._locked_for_change():
             delete_cursor_beyond(self.directory, 0)
@@ -671,14 +682,16 @@ class PartitionLog(ReadableLog):
         self._publish()
 
     def _truncate_state(self, end: int, *, all_snapshots: bool = False) -> None:
-        """Remove the epochs, producer snapshots and producers of the truncated batches."""
+        """Remove the epochs, producer snapshots and producers of the truncated batches. ``end``: the log's
+        new end offset; ``all_snapshots``: no batch is left, so remove the snapshots below ``end``, too."""
         self._epochs.truncate_from_end(end)
         for entry in files.entries(self.directory):
             name = parse_segment_file(entry.name)
             if name is not None and name.kind == SNAPSHOT and (all_snapshots or name.base_offset > end):
-                with contextlib.suppress(FileNotFoundError):  # of a ``.deleted`` file, as in ``_remove``
+                with contextlib.suppress(FileNotFoundError):  # a ``.deleted`` snapshot, see ``_remove``
                     files.unlink(self.directory / entry.name)
-        # Damage that recovery has left in a closed segment does not stop a truncation half-way.
+        # Up to damage: recovery may have left some in a closed segment, and an error here would leave the
+        # truncation half done.
         segments = list_segments(self.directory)
         self._producers = load_producers(self.directory, segments, end, up_to_damage=True)
         self._publish()
@@ -756,7 +769,7 @@ def _no_wait(config: LogConfig) -> LogConfig:
 
 
 def _writable(data: Bytes | bytes | bytearray | memoryview) -> Bytes:
-    """A writable array over the buffer, or a copy where it is not writable. Raises UsageError."""
+    """An array over the buffer ``data``, or over a copy of it if it is not writable. Raises UsageError."""
     if not isinstance(data, (np.ndarray, bytes, bytearray, memoryview)):
         raise UsageError(
             f"a {type(data).__name__} is not a record batch in Kafka's format",
@@ -794,8 +807,9 @@ def open_partition(
 
     An empty directory gets its first segment. This takes no lock and reads no checkpoint; ``LogManager`` does
     both, so a program opens its logs there. Without ``had_clean_shutdown`` recovery scans the log from
-    ``recovery_point`` on. ``topic_partition``: what the directory's name says, if that is known. ``create``:
-    make the directory if it is missing. Raises CorruptRecordError, UnsafeFileError, OSError.
+    ``recovery_point`` on. ``topic_partition``: what the directory's name says, if the caller has parsed it.
+    ``background``: runs flushes after a roll. ``create``: make the directory if it is missing. Raises
+    CorruptRecordError, UnsafeFileError, OSError.
     """
     config, clock = config or LogConfig(), clock or SystemClock()
     if create:

@@ -26,7 +26,7 @@ from siltstone.base.errors import CorruptFileError, UsageError
 from siltstone.log.names import TopicPartition
 
 BYTES_MAX = 16 << 20
-"""Bytes of the largest file that is read or written."""
+"""Bytes of the largest file that is read or written: a damaged one must not fill the memory."""
 _NAME_MAX = 255
 """Characters of the longest name."""
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=LONG_MAX)]
@@ -49,7 +49,8 @@ def check_name(name: str) -> None:
 
 
 def read_positions(path: Path, name: str) -> dict[TopicPartition, int]:
-    """The positions of one name, by partition; none without the file. Raises CorruptFileError, OSError."""
+    """The positions of one name, by partition; empty if the file or the name is missing. Raises
+    CorruptFileError, OSError."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, offsets in _read(path).get(name, {}).items()
@@ -85,6 +86,7 @@ def forget_positions(path: Path, name: str) -> bool:
 
 
 def _read(path: Path) -> dict[str, dict[str, dict[str, int]]]:
+    """Name → topic → partition → position; empty without the file. Raises CorruptFileError, OSError."""
     advice = "restore it from a backup, or remove it: its consumers then start as `reset` says"
     try:
         if files.stat(path, follow=False).kind != files.FILE:

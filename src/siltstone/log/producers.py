@@ -5,8 +5,8 @@
 states from a directory (``UnifiedLog.rebuildProducerState``): from the newest valid ``.snapshot`` in the log
 and the batches after it, or without a snapshot from the whole log.
 
-A transaction is *open* from its first batch to its marker. The last stable offset does not pass its first
-offset before the marker is below the high watermark.
+A transaction is *open* from its first batch to its marker. The last stable offset stays at or below the
+transaction's first offset until the marker is below the high watermark.
 
 A snapshot is a file ``BASE.snapshot``, all its integers big-endian::
 
@@ -69,8 +69,9 @@ _SEQUENCE_MASK = (1 << 31) - 1
 _HEADER = struct.Struct(">hII")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _SNAPSHOT_VERSION = 1
-_CHECKSUM_POSITION, _CHECKED_FROM = 2, 6
+_CHECKSUM_POSITION, _CHECKED_FROM = 2, 6  # bytes
 _FIELDS = ("producer_id", "producer_epoch", "base_sequence", "base_offset", "last_offset", "max_timestamp")
+"""The first fields of ``ProducerBatch``, in its order, by their names in the batch headers."""
 _pick_fields = itemgetter(*((BATCH.names or ()).index(name) for name in _FIELDS))
 _ATTRIBUTES_INDEX = (BATCH.names or ()).index("attributes")
 
@@ -131,7 +132,10 @@ def write_snapshot(producers: Iterable[ProducerEntry]) -> bytes:
 
 
 class ProducerBatch(NamedTuple):
-    """The fields of a batch that change a producer's state (Kafka's ``BatchMetadata``)."""
+    """The fields of a batch that change a producer's state (Kafka's ``BatchMetadata``).
+
+    ``first_sequence``: -1 where the batch has none. ``timestamp_ms``: the largest of its records.
+    """
 
     producer_id: int
     epoch: int
@@ -144,8 +148,8 @@ class ProducerBatch(NamedTuple):
 
     @classmethod
     def of(cls, batches: BatchHeaders, row: int) -> ProducerBatch:
-        """The batch in a row of ``batches``. One ``item`` is five times faster than one for each field."""
-        fields = batches.item(row)
+        """The batch in a row of ``batches``."""
+        fields = batches.item(row)  # five times faster than to read the fields one by one
         attributes = fields[_ATTRIBUTES_INDEX]
         flags = (attributes & TRANSACTIONAL_BIT) != 0, (attributes & CONTROL_BIT) != 0
         return cls._make((*_pick_fields(fields), *flags))
@@ -334,14 +338,15 @@ class ProducerStates:
             producer = copies.get(producer_id) or self._producers.get(producer_id) or Producer(producer_id)
             duplicate = producer.find_duplicate(batch) if origin is Origin.CLIENT else None
             if duplicate is not None:
-                return duplicate
+                return duplicate  # no batch follows it: a client sends one
             if batch.is_control and not int(batches["count"][row]):
                 continue  # cleaning has emptied it
             marker = _marker_of_append(data, batches, row) if batch.is_control else None
             _refuse_batch(producer, batch, marker, origin)
             if row == rows[-1]:
                 break
-            # The following batches are checked against a copy: nothing is in the log yet.
+            # The following batches are checked against a copy of the producer to which this one is applied:
+            # ``check`` changes nothing, since nothing is in the log yet.
             copy = copies[producer_id] = replace(producer, batches=producer.batches.copy())
             if marker is not None:
                 copy.add_marker(batch, marker)
@@ -373,7 +378,8 @@ class ProducerStates:
             self._open_transactions.pop(first_offset, None)
             self._unreplicated[first_offset] = batch.first_offset
             if not marker.is_commit:
-                # The last stable offset after this marker tells a fetch where its search may end.
+                # The last stable offset after this marker: in ``fetch._aborted_transactions`` it ends the
+                # search for aborted transactions.
                 stable = min(self._open_transactions, default=batch.last_offset + 1)
                 entry = AbortedTransaction(batch.producer_id, first_offset, batch.first_offset, stable)
                 aborted.append(entry)
@@ -384,8 +390,9 @@ class ProducerStates:
     def last_stable_offset(self, high_watermark: int, log_start_offset: int = 0) -> int:
         """The offset below which ``read_committed`` readers may read (Kafka's ``lastStableOffset``).
 
-        It is not below the log start offset. Forgets the ended transactions whose marker is below
-        ``high_watermark`` (``onHighWatermarkUpdated``), so a later call must not pass a lower one.
+        The result is not below the log start offset. This call forgets the ended transactions whose marker is
+        below ``high_watermark`` (``onHighWatermarkUpdated``), so no later call may pass a lower high
+        watermark.
         """
         # A marker at or above the high watermark may still be truncated: its transaction would be open again.
         if ended := self._unreplicated:
@@ -419,6 +426,7 @@ def _producer_rows(batches: BatchHeaders) -> list[int]:
 
 
 def _marker_of_append(data: Bytes, batches: BatchHeaders, row: int) -> EndTransactionMarker:
+    """The marker in a control batch that is to be appended. Raises InvalidRecordError if it has none."""
     try:
         marker = read_batch_marker(data, batches, row)
     except CorruptRecordError as error:
@@ -483,7 +491,7 @@ def load_producers(
 
     Starts from the newest valid snapshot that belongs to this log: not above ``end_offset`` or the log's end,
     not below the first segment. A snapshot that lacks an open transaction looks valid, so callers that read
-    the batches must check that (``transactions.refuse_unexpected_markers``). No producer expires.
+    the batches must check that (``transactions.refuse_unexpected_markers``). Expired producers stay.
     """
     first_base = segments[0].base_offset if segments else 0
     names = (entry.name for entry in files.entries(directory)) if listed is None else listed
@@ -496,13 +504,15 @@ def load_producers(
     for offset, entries in itertools.chain(newest_snapshots(directory, in_log), [(0, [])]):
         if entries is None:  # a corrupt snapshot
             continue
-        states, end = ProducerStates(offset, entries), 0
+        states, read_end = ProducerStates(offset, entries), 0
         for segment in segments[max(floor_segment_index(list(segments), offset), 0) :]:
             if segment.base_offset < end_offset:
                 with contextlib.suppress(CorruptRecordError) if up_to_damage else contextlib.nullcontext():
-                    end = max(end, replay(states, segment, offset, end_offset))
+                    read_end = max(read_end, replay(states, segment, offset, end_offset))
+        # The log ends at the active segment's base offset or above, even if no batch is there.
         last_base = segments[-1].base_offset if segments else 0
         states.end_offset = max(states.end_offset, min(last_base, end_offset))
-        if offset <= max(end, last_base):
+        # A snapshot above the log's end is not of this log: try the one before it.
+        if offset <= max(read_end, last_base):
             break
     return states

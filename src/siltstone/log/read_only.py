@@ -130,7 +130,8 @@ class ReadableLog:
         return self.records()
 
     def follow(self, start: Start = EARLIEST, **options: Unpack[StreamOptions]) -> RecordStream:
-        """The records from ``start`` on, and new ones as they come; ``options`` as ``RecordStream``."""
+        """The records from ``start`` on, and new ones as they come; ``options``: those of
+        ``RecordStream``."""
         return RecordStream(lambda: [self], start, **options)
 
     def refresh(self) -> None:
@@ -197,13 +198,14 @@ class TopicLogs(Generic[SomeLog_co]):
         return self.records()
 
     def follow(self, start: Start = EARLIEST, **options: Unpack[StreamOptions]) -> RecordStream:
-        """The records of all partitions from ``start`` on, and new ones as they come, those of new partitions
-        too; ``options`` as ``RecordStream``."""
+        """The records of all partitions from ``start`` on, and new ones as they come, also in new partitions;
+        ``options``: those of ``RecordStream``."""
         return RecordStream(self.newest, start, **options)
 
 
 def describe_logs(logs: object, paths: Sequence[Path], state: str) -> str:
-    """The ``repr`` of the logs of some directories; ``state``: such as how many partitions there are."""
+    """The ``repr`` of the logs in the directories ``paths``; ``state``: a few words, such as ``8
+    partitions``."""
     return f"<{type(logs).__name__} {', '.join(map(shown_path, paths))}: {state}>"
 
 
@@ -211,7 +213,8 @@ PartitionKey = TopicPartition | tuple[str, int]
 
 
 def partition_of_key(key: object) -> TopicPartition:
-    """The partition that ``logs[key]`` means. Raises UsageError if ``key`` is not a topic and a number."""
+    """The partition that ``logs[key]`` stands for. Raises UsageError unless ``key`` is a topic and a
+    number."""
     match key:
         case TopicPartition():
             return key
@@ -221,8 +224,9 @@ def partition_of_key(key: object) -> TopicPartition:
     raise UsageError(f"{key!r} is neither a topic and a partition nor a topic", advice=advice)
 
 
-def topic_views(topics: Sequence[str], logs: LogsByPartition[SomeLog_co]) -> list[TopicLogs[SomeLog_co]]:
-    """The views of some topics, at least one. Raises UnknownTopicError, UsageError."""
+def logs_of_topics(topics: Sequence[str], logs: LogsByPartition[SomeLog_co]) -> list[TopicLogs[SomeLog_co]]:
+    """The ``TopicLogs`` of a consumer's topics, each topic once. Raises UnknownTopicError, and UsageError if
+    there is no topic."""
     if not topics:
         advice = 'name the topics: logs.consumer("billing", "users")'
         raise UsageError("a consumer needs a topic", advice=advice)
@@ -251,9 +255,11 @@ def _missing_attribute_error(owner: object, name: str, changes: frozenset[str]) 
     return AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=owner)
 
 
-LOG_CHANGES = frozenset("append roll flush delete_records truncate_to truncate_fully_and_start_at".split())
+PARTITION_LOG_CHANGES = frozenset(
+    "append roll flush delete_records truncate_to truncate_fully_and_start_at".split()
+)
 """Methods of a ``PartitionLog`` that a ``ReadOnlyLog`` does not have."""
-LOGS_CHANGES = frozenset("send send_many producer topics flush delete_records truncate_to".split())
+LOG_MANAGER_CHANGES = frozenset("send send_many producer topics flush delete_records truncate_to".split())
 """Methods of a ``LogManager`` that ``ReadOnlyLogs`` does not have."""
 
 
@@ -264,7 +270,8 @@ class ReadOnlyLog(ReadableLog):
     ``damage``: one line for every damage, and for bytes at the log's end that are not read; empty without
     damage. ``first_dirty_offset``: the cleaner checkpoint, 0 if the log was never cleaned.
     ``open_transactions``: the first offset of each transaction that has not ended, by producer id.
-    ``refresh`` and ``follow`` bring all of it up to date. ``_state``: the ``_file_state`` of these values.
+    ``refresh`` and ``follow`` bring all of it up to date. ``_state``: the ``_file_state`` when the files were
+    read.
     """
 
     topic_partition: TopicPartition
@@ -282,7 +289,7 @@ class ReadOnlyLog(ReadableLog):
 
     def refresh(self) -> None:
         """Read the files again if they have changed. Raises what opening raises."""
-        ask_again(self.directory)
+        ask_again(self.directory)  # otherwise what a store's directories say of remote segments is cached
         state = _file_state(self.directory)
         if state != self._state:
             newest = ReadOnlyLogs([self.directory]).get(self.topic_partition)
@@ -293,15 +300,15 @@ class ReadOnlyLog(ReadableLog):
             self.open_transactions = newest.open_transactions
             self._state = state
 
-    if not TYPE_CHECKING:  # with it, type checkers would accept every name
+    if not TYPE_CHECKING:  # with ``__getattr__``, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
-            raise _missing_attribute_error(self, name, LOG_CHANGES)
+            raise _missing_attribute_error(self, name, PARTITION_LOG_CHANGES)
 
 
 def _file_state(partition: Path) -> object:
-    """A value that differs after an append, a roll, a cleaning or a move of the high watermark: the sizes and
-    names of the segments, and the checkpoints of the directory."""
+    """A value that differs after an append, a roll, a cleaning or a move of the high watermark: inode and
+    size of each segment's log, inode and time of the log directory's checkpoints."""
     names = (REPLICATION_CHECKPOINT, LOG_START_CHECKPOINT, CLEANER_CHECKPOINT)
     statuses = files.stats_of(partition.parent, names)
     checkpoints = {name: (status.inode, status.modified_ns) for name, status in statuses.items()}
@@ -322,13 +329,13 @@ class ReadOnlyLogs(Closing):
         clock: Clock | None = None,
         opened: Sequence[LogDirectory] | None = None,
     ) -> None:
-        """``opened``: these directories, if they were opened already. Raises NotALogDirectoryError,
-        DirectoryRefusedError, CorruptFileError, OSError."""
+        """``opened``: the same directories as ``LogDirectory`` objects, if the caller has opened them. Raises
+        NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError."""
         self._paths = [Path(path) for path in directories]
         self._clock = clock or SystemClock()
         self._directories: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
-        self._opened: dict[TopicPartition, ReadOnlyLog] = {}
-        self._modified_ns: list[int] = []
+        self._open_logs: dict[TopicPartition, ReadOnlyLog] = {}
+        self._modified_ns: list[int] = []  # of the directories, when ``refresh`` listed them last
         if opened is None:
             self.refresh()
         else:
@@ -350,7 +357,7 @@ class ReadOnlyLogs(Closing):
         self._modified_ns = modified_ns
 
     def _list(self, opened: Sequence[LogDirectory]) -> None:
-        """Replace the list of partitions by those of the directories ``opened``; read their checkpoints."""
+        """List the partitions of the directories ``opened``, and read the directories' checkpoints."""
         listed: dict[TopicPartition, tuple[LogDirectory, Checkpoints]] = {}
         for directory in opened:
             listed |= dict.fromkeys(directory.partitions, (directory, directory.checkpoints()))
@@ -359,10 +366,10 @@ class ReadOnlyLogs(Closing):
     def __repr__(self) -> str:
         return describe_logs(self, self._paths, f"{len(self)} partitions")
 
-    if not TYPE_CHECKING:  # with it, type checkers would accept every name
+    if not TYPE_CHECKING:  # with ``__getattr__``, type checkers would accept every name
 
         def __getattr__(self, name: str) -> object:
-            raise _missing_attribute_error(self, name, LOGS_CHANGES)
+            raise _missing_attribute_error(self, name, LOG_MANAGER_CHANGES)
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(sorted(self._directories))
@@ -402,14 +409,14 @@ class ReadOnlyLogs(Closing):
 
     def get(self, topic_partition: TopicPartition) -> ReadOnlyLog:
         """The log of a partition, opened at the first call. Raises UnknownTopicError, what opening raises."""
-        if topic_partition not in self._opened:
+        if topic_partition not in self._open_logs:
             path = self.directory_of(topic_partition)
             # Taken before the log is opened, so that the next refresh notices a change during the opening.
             state = _file_state(path)
             log = self._open(topic_partition, path, *self._directories[topic_partition])
             log._state = state
-            self._opened[topic_partition] = log
-        return self._opened[topic_partition]
+            self._open_logs[topic_partition] = log
+        return self._open_logs[topic_partition]
 
     def consumer(
         self, name: str, *topics: str, positions: Path | str | None = None, **options: Unpack[ConsumerOptions]
@@ -426,9 +433,9 @@ class ReadOnlyLogs(Closing):
             if path.absolute().is_relative_to(directory.path.absolute()):
                 advice = "pass a path outside of the log directory"
                 raise UsageError("a file of positions is in a log directory", path=path, advice=advice)
-        views = topic_views(topics, self)
+        by_topic = logs_of_topics(topics, self)
         return Consumer(
-            name, lambda: [log for view in views for log in view.newest()], lambda _: path, **options
+            name, lambda: [log for logs in by_topic for log in logs.newest()], lambda _: path, **options
         )
 
     def _open(
@@ -445,6 +452,7 @@ class ReadOnlyLogs(Closing):
             dry_run=True,
         )
         high_watermark = checkpoints.high_watermark.get(topic_partition, recovered.log_end_offset)
+        # Where bytes at the log's end are not read, a note says why.
         reasons = (*recovered.damage, *recovered.notes) if recovered.truncated_bytes else recovered.damage
         damage = tuple(shown_path(f"{path}: {reason}") for reason in reasons)
         return ReadOnlyLog(
@@ -462,7 +470,7 @@ class ReadOnlyLogs(Closing):
 
     def close(self) -> None:
         """Drop the logs. A log that the caller still has can still be read."""
-        self._opened = {}
+        self._open_logs = {}
 
 
 def _view(recovered: RecoveredPartition, high_watermark: int) -> LogView:
@@ -501,8 +509,8 @@ def _without_rebuilt_indexes(segment: Segment, recovered: RecoveredPartition) ->
 
 
 class _WithoutTimeIndex(LiveSegment):
-    """A segment whose time index is not used: its largest timestamp is in its batch headers, since the file's
-    modification time is another one, for instance in a backup."""
+    """A segment whose time index is not used: its largest timestamp is that in its batch headers. (Without a
+    time index, ``LiveSegment`` takes the file's modification time, which a backup may have changed.)"""
 
     def largest_timestamp_and_offset(self) -> tuple[int, int]:
         """As in ``LiveSegment``, but from the batch headers, which are read at the first call only."""

@@ -8,9 +8,9 @@
 
 Each poll takes the log's newest view, so the reader also returns what was appended since, and is not
 disturbed when segments are rolled, swapped or deleted. It skips records below the start offset, control
-records and, with read_committed, records of aborted transactions. A batch that is larger than a read
-makes the later reads as large. A damaged batch raises an error, after all batches before it were
-returned.
+records and, with read_committed, records of aborted transactions. After a batch that is larger than
+``buffer_bytes``, later reads are at least as large as that batch. A damaged batch raises an error, after all
+batches before it were returned.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ from siltstone.log.transactions import AbortedTransactions, TransactionScan, Tra
 
 EARLIEST, LATEST = "earliest", "latest"
 RESET_POLICIES = (EARLIEST, LATEST, "none")
-DEFAULT_BUFFER_BYTES = 1 << 20
+DEFAULT_BUFFER_BYTES = 1 << 20  # as the default of Kafka's ``max.partition.fetch.bytes``
 NO_PARTITION = TopicPartition("", -1)
 _CORRUPT_READ_RETRIES_MAX = 5
+"""How often a poll reads again after damage that a truncation by another thread may explain."""
 _DECOMPRESSION_RATIO_MAX = 8
 """One poll decodes only as many batches as decompress to this many times their stored size, or to
-``SLICE_BYTES`` if that is more; always at least one batch."""
+``SLICE_BYTES`` if that is more, so that well compressed batches do not fill the memory; always at least one
+batch."""
 
 
 class HasView(Protocol):
@@ -60,7 +62,7 @@ class HasView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedLog:
-    """A log whose view does not change."""
+    """A ``HasView`` whose view does not change, such as a segment of a ledger."""
 
     view: LogView
 
@@ -125,8 +127,9 @@ class Record:
 
 
 class _LastRead(NamedTuple):
-    """The last read. It ended at ``offset``, within transactions of the ``open_producers`` (ids) that no
-    transaction index lists as aborted: their markers, which the next read meets, must be COMMIT."""
+    """Where the last read of a ``LogReader`` ended: at ``offset``, within transactions of ``open_producers``
+    (ids) that no transaction index lists as aborted. A later read meets their markers, which must be
+    COMMIT."""
 
     view: LogView | None = None
     segment: LiveSegment | None = None
@@ -152,10 +155,11 @@ class RecordReader:
 
 
 class LogReader(RecordReader):
-    """A cursor over a log, for one thread. ``offset`` is the next one to read, ``resets`` counts the resets.
+    """A cursor over a log, for one thread. ``offset``: the next offset to read; ``resets``: how many times
+    the ``reset`` policy was applied.
 
     ``reset`` is Kafka's ``auto.offset.reset``: if ``offset`` is outside of the log, continue at the
-    "earliest" or "latest" one, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
+    "earliest" or "latest" offset, or ("none") raise OffsetOutOfRangeError. ``end``: stop below this offset.
     ``buffer_bytes``: how much of the log one poll reads. It grows up to ``largest_batch_bytes``; a larger
     batch raises MessageTooLargeError. ``limit``: the bytes that one batch may decompress to, by default the
     log's ``max.decompressed.message.bytes``. ``verify``: check each batch's checksum. Set ``control_records``
@@ -202,6 +206,8 @@ class LogReader(RecordReader):
         self.offset = self._offset_of(start, self._log.view)
 
     def _offset_of(self, start: Start, view: LogView) -> int:
+        """The offset in ``view`` that ``start`` stands for. Raises UsageError, and what a search by time
+        raises."""
         end = view.readable_end(self._isolation)
         if isinstance(start, AtTime):
             record = fetch.offset_for_time(view, start.timestamp_ms)
@@ -227,9 +233,9 @@ class LogReader(RecordReader):
         return None
 
     def poll_once(self, max_bytes: int | None = None) -> PolledRecords | None:
-        """One successful read of ``poll``: the result is empty if none of the records read is for the caller.
+        """As ``poll``, but one read only: the result is empty if none of the records read is for the caller.
         So a caller that bounds its work gets control back, even where a long part of the log has only aborted
-        records."""
+        records. None at the end."""
         retries = 0
         while self._end is None or self.offset < self._end:
             resume_at, self._resume_at = self._resume_at, None
@@ -248,6 +254,8 @@ class LogReader(RecordReader):
         return None
 
     def _fetch(self, view: LogView, max_bytes: int, resume_at: FetchPosition | None) -> FetchResult:
+        """Fetch from ``offset`` on; apply the ``reset`` policy if it is outside of the log, and grow
+        ``buffer_bytes`` to the size of the first batch."""
         try:
             fetched = fetch.read(view, self.offset, max_bytes, isolation=self._isolation, resume_at=resume_at)
         except OffsetOutOfRangeError:
@@ -305,7 +313,8 @@ class LogReader(RecordReader):
     def _visible(
         self, batches: BatchHeaders, data: Bytes, fetched: FetchResult, file_slice: FileSlice
     ) -> tuple[BatchHeaders, tuple[int, ...]]:
-        """(the batches with records for the caller, the producer ids with an open transaction after them).
+        """(the batches with records for the caller, the ids of producers with an open transaction after
+        them).
 
         Raises CorruptFileError if a transaction index and the markers contradict each other.
         """

@@ -27,9 +27,9 @@ What a crash leaves, and what startup does with it::
     during 6    only .deleted                      startup unlinks them
 
 To finish a swap, startup removes the segments from the lowest ``.swap``'s base offset to the end of the
-highest one, and each higher segment of which a file is ``.deleted`` already. Then it renames the ``.swap``
-and unlinks the ``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has its base
-offset.
+highest ``.swap``, and each higher segment of which a file is ``.deleted`` already. Then it renames the
+``.swap`` and unlinks the ``.deleted``. A ``.snapshot`` is removed with its segment unless a new segment has
+its base offset.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def swap_in(
     for base_offset in sorted(new, reverse=True):
         _change_suffix(directory, base_offset, CLEANED, SWAP)
         files.sync_directory(directory)
-    # Step 3, which Kafka does not have: the last moment at which a corrupt segment costs nothing.
+    # Step 3, which Kafka does not have: here a corrupt new segment can still be dropped.
     try:
         for base_offset in new:
             path = _swap_log(directory, base_offset)
@@ -132,8 +132,8 @@ def swap_leftovers(directory: Path, listed: Iterable[str] | None = None) -> list
 
 
 def removed_at_startup(directory: Path) -> set[str]:
-    """The names of files that ``finish_replacement`` only removes: ``.cleaned``, ``.deleted``, and what
-    belongs to a log that is ``.deleted``. Empty if there is a ``.swap``: then these files show how far its
+    """The names of files that ``finish_replacement`` only removes: ``.cleaned``, ``.deleted``, and indexes
+    and snapshots whose log is ``.deleted``. Empty if there is a ``.swap``: then these files show how far its
     swap had come."""
     parsed = _files(directory)
     if any(name.suffix == SWAP for _, name in parsed):
@@ -177,7 +177,9 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
             and not _was_deleted_earlier(directory, name.base_offset)
         }
         existing = {name.base_offset for name in names if not name.suffix}
+
         in_range = {base for base in existing if low <= base < high}
+        # ``valid``, too: if the highest new segment is empty, the range ends at its base offset.
         old = sorted(in_range | existing & (partly_deleted | valid.keys()))
         _mark_deleted(directory, old, keep_snapshots_of=tuple(valid), replaced=tuple(valid))
     # Steps 5 and 6.
@@ -253,9 +255,10 @@ def _mark_deleted(
     """Step 4: rename old segments to ``.deleted``, each log after its indexes, so that no log ever stands
     beside the indexes of another segment.
 
+    ``keep_snapshots_of``: base offsets whose producer snapshot stays, since a new segment has them.
     ``replaced``: base offsets of new segments, when a swap is finished after a crash. The crash may have come
-    after some originals were renamed. Then an index without a log and without a ``.swap`` is that of the new
-    segment, and it stays. Returns the new paths.
+    after an original log was renamed. Then an index of that base offset that has no ``.swap`` beside it is
+    the new segment's, and it stays. Returns the new paths.
     """
     deleted = []
     for base_offset in sorted(old):
@@ -278,7 +281,7 @@ def _mark_deleted(
 
 
 def _unlink_orphans(directory: Path) -> None:
-    """Unlink the indexes and the snapshot that a crash during step 4 left beside a ``.deleted`` log."""
+    """Unlink the indexes and the snapshot that are left of a segment whose log is ``.deleted``."""
     for base in _base_offsets(directory, DELETED):
         if not files.exists(directory / segment_file(base, "log")):
             _remove(directory, base, "")

@@ -6,7 +6,7 @@ For a log with log start offset 25::
      0   the next segment begins at 11, not above 25: deleted under any policy
     11   the next segment begins at 23, not above 25: deleted under any policy
     23   has offset 25: deleted if ``cleanup.policy`` has ``delete`` and the deletion policy deletes it
-    31   the active segment: deleted on the same conditions; a new active segment replaces it
+    31   the active segment: deleted on the same conditions as 23; a new active segment replaces it
 
 The deleted segments are always the oldest of the log. No segment that ends above the high watermark is
 deleted, and no empty active segment. If all segments are deleted, ``PartitionLog.delete_oldest_segments``
@@ -15,8 +15,8 @@ the ledger covers, as Pulsar retains the backlog of the subscription ``__compact
 start offset are always deleted: no reader can read their records.
 
 A deletion policy is a plain function of the segments (oldest first), the time and the settings. It returns
-how many of the oldest may be deleted, or a ``Deletion`` for each of them. ``register_policy`` gives it
-a name, and a topic chooses it by ``siltstone.retention.policy``; ``kafka`` is the default.
+how many of the oldest segments may be deleted, or a ``Deletion`` for each of them. ``register_policy`` gives
+a policy a name, by which a topic chooses it with ``siltstone.retention.policy``; ``kafka`` is the default.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def segments_to_delete(
 ) -> tuple[Deletion, ...]:
     """The segments that are to be deleted now, oldest first (Kafka's ``deletableSegments``).
 
-    They begin with those below the log start offset; the deletion policy chooses further ones if
+    They begin with those below the log start offset; the deletion policy chooses further segments if
     ``cleanup.policy`` has ``delete``. ``retain_from``: the policy deletes no record at or above this offset
     (``LedgerStore.first_needed_offset``). ``retain_active_segment``: the caller cannot begin a new active
-    segment, so this one stays, and with it the log end offset.
+    segment, so the active segment stays, and with it the log end offset.
     """
     deletions = deletions_below_log_start(segments, log_start_offset)
     count_below_start = len(deletions)
@@ -155,8 +155,8 @@ def deletions_below_log_start(segments: Sequence[SegmentMetadata], log_start_off
 
 
 def deletions_by_size(segments: Sequence[SegmentMetadata], retention_bytes: int) -> list[Deletion]:
-    """As many of the oldest segments as leave the log at least ``retention_bytes``; none if that is negative
-    (Kafka's ``deleteRetentionSizeBreachedSegments``)."""
+    """As many of the oldest segments as can go while at least ``retention_bytes`` remain; none if that number
+    is negative (Kafka's ``deleteRetentionSizeBreachedSegments``)."""
     sizes = [segment.size for segment in segments]
     excess = sum(sizes) - retention_bytes if retention_bytes >= 0 else -1
     count = sum(deleted <= excess for deleted in accumulate(sizes)) if excess >= 0 else 0
@@ -185,7 +185,7 @@ def _deletions(segments: Iterable[SegmentMetadata], reason: str) -> list[Deletio
 
 
 def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> list[Deletion]:
-    """The policy ``kafka``: by size first, then of the other segments by age."""
+    """The policy ``kafka``: deletes by size first, and of the remaining segments by age."""
     deletions = deletions_by_size(segments, config.retention_bytes)
     return deletions + deletions_by_age(segments[len(deletions) :], now_ms, config.retention_ms)
 
@@ -193,7 +193,8 @@ def kafka_policy(segments: Sequence[SegmentMetadata], now_ms: int, config: LogCo
 def _apply_policy(
     policy: DeletionPolicy, segments: Sequence[SegmentMetadata], now_ms: int, config: LogConfig
 ) -> list[Deletion]:
-    """The oldest segments, up to the first that the policy does not delete."""
+    """Deletions of the oldest segments, up to the first segment that the policy does not delete: a log has no
+    gaps at its beginning."""
     chosen = policy(segments, now_ms, config)
     if isinstance(chosen, int):
         return _deletions(segments[: max(chosen, 0)], f"policy {config.retention_policy}")

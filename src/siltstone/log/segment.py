@@ -1,7 +1,7 @@
 """A segment of an open log: appends while it is the active one, reads at any time (Kafka's ``LogSegment``).
 
 A file is opened when it is first needed and stays open for readers, also after it was renamed or unlinked. An
-append writes the file first and raises ``size`` second, so readers use only the bytes below ``size``.
+append writes the file first and increases ``size`` second, so readers use only the bytes below ``size``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ IndexEntry = tuple[int, int]
 """(relative offset, position) of an offset index; (timestamp in ms, relative offset) of a time index."""
 _NO_ENTRIES: Sequence[IndexEntry] = ()
 _EMPTY = (0, _NO_ENTRIES)
-"""The state of an index without an entry: the same object for all of them."""
+"""The state of an index without entries: one object for all of these indexes, to save memory."""
 _TRUNCATED = (1 << 62, 1 << 62)
 """Stands for an entry that was truncated from the file during a search. It is above every real entry, so the
 search continues below it."""
@@ -62,9 +62,9 @@ class IndexFile:
     """The offset index or the time index of one segment (Kafka's ``OffsetIndex``, ``TimeIndex``).
 
     New entries are in memory until ``save`` writes them to the file. One thread adds entries; any thread
-    searches without a lock, because ``_state`` is one tuple that is replaced as a whole: the number of
-    entries in the file, and the list of those in memory, to which ``add`` appends (atomically). A search in
-    the file reads one entry at a time, so an open log needs no memory for its indexes. (Kafka maps its index
+    searches without a lock, because ``_state`` is a tuple that is replaced as a whole: the number of entries
+    in the file, and the list of the entries in memory, to which ``add`` appends (atomically). A search in the
+    file reads one entry at a time, so an open log needs no memory for saved entries. (Kafka maps its index
     files.)
 
     ``size_limit`` is ``segment.index.bytes``; ``is_full``: no further entry fits. Recovery has checked or
@@ -88,7 +88,7 @@ class IndexFile:
     ) -> None:
         self._struct = ENTRY_STRUCTS[kind]
         self._entry_size = self._struct.size
-        # Not the path, which is a long text: a process may have tens of thousands of these.
+        # Not the path, which is a long text: a process may have tens of thousands of index files.
         self._directory, self._base_offset, self._kind = directory, base_offset, kind
         self._capacity = size_limit // self._entry_size
         self._reader: files.Reader | None = None
@@ -132,9 +132,13 @@ class IndexFile:
         return self._entry_of_state(count, state) if count < state[0] + len(state[1]) else None
 
     def _count_below(self, value: int, *, column: int) -> tuple[int, tuple[int, Sequence[IndexEntry]]]:
-        """(how many entries have less than ``value`` in ``column``, the ``_state`` that was searched)."""
+        """(how many entries have less than ``value`` in ``column``, the ``_state`` that was searched).
+
+        ``column``: 0 or 1, the first or second number of an entry. The numbers in a column never decrease.
+        """
         state = self._state
         saved_count, unsaved = state
+        # If the first unsaved entry is below ``value``, so are all saved ones.
         if unsaved and unsaved[0][column] < value:
             return saved_count + bisect.bisect_left(unsaved, value, key=lambda entry: entry[column]), state
         low, high = 0, saved_count
@@ -147,6 +151,7 @@ class IndexFile:
         return low, state
 
     def _entry_of_state(self, number: int, state: tuple[int, Sequence[IndexEntry]]) -> IndexEntry:
+        """Entry ``number`` (from 0 on) of the index as it was with ``state``."""
         saved_count, unsaved = state
         return self._read_entry(number) if number < saved_count else unsaved[number - saved_count]
 
@@ -193,7 +198,7 @@ class IndexFile:
         files.sync_file(self._path)
 
     def truncate(self, *, below: int, column: int) -> None:
-        """Keep only the entries with less than ``below`` in ``column`` (0: first number, 1: second number).
+        """Remove, durably, the entries that have ``below`` or more in ``column`` (0 or 1).
 
         Raises OSError.
         """
@@ -231,9 +236,9 @@ def remove_empty_segment(directory: Path, base_offset: int) -> None:
 class LiveSegment:
     """One segment of an open log (Kafka's ``LogSegment``).
 
-    ``size``: bytes of the ``.log``. ``created_ms``: when this object was created. ``jitter_ms``: how much
-    earlier than after ``segment.ms`` the log rolls. Only ``PartitionLog`` calls the methods that change a
-    segment, under its lock.
+    ``size``: bytes of the ``.log``. ``created_ms``: when this object was created, from which its age counts
+    as long as no batch has a timestamp. ``jitter_ms``: how much earlier than ``segment.ms`` says the log
+    rolls. Only ``PartitionLog`` calls the methods that change a segment, under its lock.
     """
 
     def __init__(
@@ -299,7 +304,7 @@ class LiveSegment:
         return self._directory.path
 
     def path(self, kind: str = "log") -> Path:
-        """The path of one of the segment's files, by its kind; see ``names.SEGMENT_KINDS``."""
+        """The path of the segment's file of this kind (``names.SEGMENT_KINDS``)."""
         return self.directory / segment_file(self.base_offset, kind)
 
     @property
@@ -346,6 +351,7 @@ class LiveSegment:
         self._bytes_since_entry += size
 
     def _add_time_entry(self) -> None:
+        """Add a time entry, if the largest timestamp has grown since the last one."""
         timestamp, offset = self.largest_timestamp_and_offset()
         newest = self.time_index.last()
         if timestamp > (newest[0] if newest else NO_TIMESTAMP):
@@ -471,12 +477,13 @@ class LiveSegment:
     def find_record_by_timestamp(
         self, timestamp: int, end: int, from_offset: int, batch_limit: int
     ) -> TimestampAndOffset | None:
-        """The first record at or after ``timestamp`` (ms), below byte ``end`` (``findOffsetByTimestamp``); -1
-        finds a record without a timestamp, too.
+        """The first record at or after ``timestamp`` (ms), below byte ``end`` (``findOffsetByTimestamp``).
+        With ``timestamp`` -1 this may be a record without a timestamp.
 
         ``batch_limit``: the bytes that a batch may decompress to. Raises CorruptRecordError, OSError.
         """
-        # Up to an entry's offset no record has a timestamp above the entry's, so all of these are too old.
+        # Up to the offset of a time entry no record has a later timestamp than the entry, so the records up
+        # to the offset of the last entry below ``timestamp`` are too old.
         entry = self.time_index.floor(timestamp - 1) if end else None
         return self._search(
             entry[1] if entry else 0,
@@ -525,7 +532,7 @@ class LiveSegment:
 
     def sync(self) -> None:
         """Make the written bytes durable. Raises OSError. Needs no lock: appends may continue."""
-        # A write after this line may come too late for the fsync, so it does not count as synced.
+        # A write after this line may come too late for the fsync, so ``sync`` does not count it as synced.
         writes, appender = self._write_count, self._appender
         if appender is not None:
             appender.sync()
@@ -589,7 +596,7 @@ class LiveSegment:
         self._largest_timestamp_and_offset = None
         entry = self.offset_index.floor(max(self.largest_timestamp_and_offset()[1] - self.base_offset, 0))
         start = self._batch_start(entry, self.size)
-        with contextlib.suppress(CorruptRecordError):  # what is behind damage does not count
+        with contextlib.suppress(CorruptRecordError):  # batches after damage do not count
             for batches in batch_headers(self.reader, start=start, end=self.size):
                 row = int(batches["max_timestamp"].argmax())
                 timestamp = int(batches["max_timestamp"][row])
@@ -599,7 +606,7 @@ class LiveSegment:
     def keep_open(self) -> None:
         """Open the files, before they are renamed, so that readers can still use them afterwards.
 
-        A reader that opens one at the same moment waits for ``SegmentDirectory.opening``.
+        ``SegmentDirectory.opening`` keeps a reader from opening the same file at the same moment.
         """
         aborted = self.aborted()
         with self._directory.opening:
@@ -618,6 +625,7 @@ class LiveSegment:
     def close_for_append(self) -> None:
         """Close the file that appends are written to; readers have a file object of their own."""
         if self._appender is not None:
+            # ``modified_ms`` asks the file, which may have been renamed to ``.deleted``.
             self._modified_ms = self.modified_ms if files.exists(self.path()) else self._modified_ms
             self._appender.close()
             self._appender = None

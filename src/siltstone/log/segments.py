@@ -1,12 +1,12 @@
 """Segments of a partition directory: listing them, reading one in windows, and renaming one that is deleted.
 
 A segment is a ``.log`` file and its indexes; the files are named by the segment's base offset. The last
-segment is the active one, which a broker appends to. Closed segments never change, though a cleaning may
+segment is the active segment, which a broker appends to. Closed segments never change, though a cleaning may
 replace one by another of the same name: ``Segment`` records inode, size and modification time, and
 ``open_unchanged`` refuses a file that differs in them.
 
 A window is a buffer with consecutive whole batches. The next window uses the buffer again, so reading a
-segment takes no more memory than one window, or the largest batch where that is larger.
+segment takes no more memory than one window, or than the largest batch if that is larger.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ from siltstone.base.records.scan import SCAN_REASON, ScanEnd, scan_batches, scan
 from siltstone.log.directory import partition_files, require_kind
 from siltstone.log.indexes import read_entries
 from siltstone.log.lookup import batch_headers
-from siltstone.log.names import DELETED, SEGMENT_KINDS, SNAPSHOT, parse_segment_file, segment_file
+from siltstone.log.names import (
+    DELETED,
+    INDEX_KINDS,
+    SEGMENT_KINDS,
+    SNAPSHOT,
+    parse_segment_file,
+    segment_file,
+)
 
-DEFAULT_WINDOW_SIZE = 4 << 20
+DEFAULT_WINDOW_SIZE = 4 << 20  # bytes
 LARGEST_BATCH = (1 << 31) - 1
 """Bytes of the largest batch that Kafka's int32 sizes allow."""
 
@@ -85,7 +92,7 @@ def list_segments(directory: Path, *, require_owner: bool = False) -> list[Segme
 
 
 def segments_of_listing(directory: Path, listed: Mapping[str, files.FileStat]) -> list[Segment]:
-    """The segments by base offset; ``listed`` has the directory's files by name."""
+    """The segments in a listing, by base offset. ``listed``: name → status of the directory's files."""
     logs = [name for name in listed if name.endswith(".log")]
     if len(logs) > 1:
         logs.sort()  # by base offset: all have 20 digits
@@ -101,7 +108,7 @@ def find_segment(directory: Path, base_offset: int) -> Segment:
     """One segment, without listing the directory. Raises FileNotFoundError, UnsafeFileError."""
     log = segment_file(base_offset, "log")
     listed = {log: files.stat(directory / log, follow=False)}
-    for kind in SEGMENT_KINDS[1:]:
+    for kind in INDEX_KINDS:
         name = segment_file(base_offset, kind)
         with contextlib.suppress(FileNotFoundError):
             listed[name] = files.stat(directory / name, follow=False)
@@ -114,7 +121,7 @@ def _segment(
     directory: str, log_name: str, base_offset: int, listed: Mapping[str, files.FileStat]
 ) -> Segment:
     log, stem = listed[log_name], log_name.removesuffix("log")
-    indexes = [listed.get(stem + kind) for kind in SEGMENT_KINDS[1:]]
+    indexes = [listed.get(stem + kind) for kind in INDEX_KINDS]
     offset_index, time_index, transaction_index = [stat.size if stat else 0 for stat in indexes]
     return Segment(
         directory=directory,
@@ -137,9 +144,10 @@ def floor_segment_index(segments: list[Segment], offset: int) -> int:
 
 
 def open_unchanged(segment: Segment, path: str | None = None) -> files.Reader:
-    """Open the segment's log, or the file at ``path``, if it is still the file that was listed.
+    """Open the segment's log, if it is still the file that was listed. ``path``: another name of the same
+    file.
 
-    Raises SourceChangedError.
+    Raises SourceChangedError, OSError.
     """
     reader = files.Reader(path or segment.path)
     opened = reader.stat
@@ -181,7 +189,7 @@ def windows(
                 refuse_bad_checksum(data, scan.batches, path=reader.path, origin=origin)
             yield Window(data=data, batches=scan.batches, origin=origin)
         incomplete = data[scan.end :]
-        is_too_long = origin + scan.end + scan.needed > end
+        is_too_long = origin + scan.end + scan.needed > end  # by its size, the next batch ends beyond ``end``
         if scan.outcome != ScanEnd.CLEAN and (scan.outcome != ScanEnd.TRUNCATED or is_at_end or is_too_long):
             raise CorruptRecordError(reader.path, origin + scan.end, SCAN_REASON[scan.outcome])
         if is_at_end:
@@ -244,9 +252,9 @@ def rename_to_deleted(directory: Path, base_offset: int) -> list[Path]:
     """Rename the files of a segment, and its producer snapshot, to ``.deleted``; returns the new paths. The
     caller syncs the directory. Raises OSError.
 
-    The ``.log`` is first, as in Kafka: after a crash, a start removes indexes without a log. A log without
-    its transaction index would have no aborted transactions. (A swap renames it last:
-    ``log.replacement._mark_deleted``.)
+    The ``.log`` is first, as in Kafka: after a crash, a start removes indexes without a log, whereas a log
+    without its transaction index would seem to have no aborted transactions. (A swap renames the log last,
+    for another reason: ``log.replacement._mark_deleted``.)
     """
     renamed = []
     for kind in (*SEGMENT_KINDS, SNAPSHOT):

@@ -68,7 +68,7 @@ DATA, COMMIT, ABORT, OTHER, EMPTY, INVALID_CONTROL = range(6)
 """Kinds of batches. OTHER: a control batch that is no marker, such as a leader change. EMPTY: a control batch
 whose record an earlier cleaning has removed. INVALID_CONTROL: one whose key is damaged."""
 CLOSED_PRODUCER, OPEN_PRODUCER, ABORT_WITH_DATA, FIRST_UNLISTED, FIRST_LISTED = range(5)
-"""Kinds of a summary's rows: (first offset of the split, kind, id).
+"""Kinds of the rows of a split's summary. A row is (first offset of the split, kind, id).
 
 CLOSED_PRODUCER, OPEN_PRODUCER: at the split's end the producer has no open data, or has some (data that is
 not listed and whose marker comes later). FIRST_UNLISTED: the producer's first batch in the split is an ABORT
@@ -86,6 +86,7 @@ CONTRADICTIONS = (
 
 
 def _index_error(path: str, position: int, reason: str) -> CorruptFileError:
+    """The error for a ``.txnindex`` that is damaged, or that the batches contradict."""
     advice = "run siltstone recover --check to rebuild the .txnindex files"
     return CorruptFileError(path, position, reason, advice=advice)
 
@@ -97,10 +98,11 @@ def contradiction_error(kind: int, producer_id: int, path: str, position: int = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortedTransactions:
-    """A log's aborted transactions, sorted by producer id and first offset; each array has one row for each.
+    """A log's aborted transactions, sorted by producer id and first offset: arrays with one row a
+    transaction.
 
-    ``last_offset`` is the offset of the ABORT marker, so no two rows have the same. The ranges of a producer
-    do not overlap. ``entries``: the entries of the ``.txnindex`` files, in the same order.
+    ``last_offset`` is the offset of the ABORT marker, so it differs in all rows. The offset ranges of a
+    producer's rows do not overlap. ``entries``: the entries of the ``.txnindex`` files, in the same order.
     """
 
     producer_id: Int64
@@ -135,7 +137,7 @@ class AbortedTransactions:
     def from_transactions(
         cls, transactions: Iterable[AbortedTransaction], path: str = ""
     ) -> AbortedTransactions:
-        """The same for transactions in any order. Raises CorruptFileError."""
+        """The object for ``transactions``, in any order. Raises CorruptFileError as ``from_entries`` does."""
         return cls.from_entries(encode_aborted(transactions), path)
 
 
@@ -219,8 +221,8 @@ class _Index(NamedTuple):
 
 
 class _EntriesRead(NamedTuple):
-    """One bool for each aborted transaction: data of it was read; its marker was read; its marker was read,
-    and data of it before."""
+    """Flags of aborted transactions, one bool for each: data of it was read; its marker was read; first data
+    of it and then its marker was read."""
 
     has_data: Flags
     has_marker: Flags
@@ -265,7 +267,8 @@ def _follow(
                 return i, BEGINS_ELSEWHERE
             first_listed[producer] |= not was_seen[producer]
         elif kind == ABORT:
-            # Without an entry an ABORT is correct only if an earlier cleaning removed its data.
+            # An ABORT without an entry is correct only if no data of its transaction is left: an earlier
+            # cleaning removed that.
             if has_open[producer]:
                 return i, NOT_LISTED
             first_unlisted[producer] |= not was_seen[producer]
@@ -288,7 +291,7 @@ def _follow(
             if last_aborted[entry] != base_offsets[i]:
                 return i, ENDS_ELSEWHERE
             has_marker[entry] = True
-            # An entry whose data was not read is left out of the new index.
+            # The new index (``completed_index``) gets only entries whose data was read.
             empty[row] = not has_data[entry]
             has_marker_after_data[entry] = has_data[entry]
         else:
@@ -299,7 +302,7 @@ def _follow(
 def read_transaction_indexes(segments: Sequence[Segment], end_offset: int | None = None) -> bytes:
     """The bytes of all segments' ``.txnindex`` files, joined; ``end_offset``: the log's, None if unknown.
 
-    Checks that each entry is in the segment of its marker, and that no two of a producer overlap. Raises
+    Checks that each entry is in the segment of its marker, and that no entries of a producer overlap. Raises
     CorruptFileError, OSError.
     """
     parts = []
@@ -345,24 +348,24 @@ class TransactionScan:
         self._entries_read = _EntriesRead(has_data, *np.zeros((2, len(aborted.last_offset)), np.bool_))
 
     def follow(
-        self, window: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
+        self, data: Bytes, batches: BatchHeaders, *, path: str = "", origin: int = 0
     ) -> tuple[Flags, Flags] | None:
         """Which batches were aborted, and which are markers of empty transactions: two bool[batches].
 
         Returns None if no batch is transactional or a control batch. ``batches`` are rows of a scan over
-        ``window``. ``path`` and ``origin``, the position of ``window`` in that file, are for errors. Raises
+        ``data``. ``path`` and ``origin``, the position of ``data`` in that file, are for errors. Raises
         CorruptRecordError for a control batch that cannot be decoded, and CorruptFileError for a damaged
         control record, or where a batch contradicts the index.
         """
-        is_concerned = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
-        rows = np.flatnonzero(is_concerned & (batches["magic"] == 2))
+        has_flag = (batches["attributes"] & (TRANSACTIONAL_BIT | CONTROL_BIT)) != 0
+        rows = np.flatnonzero(has_flag & (batches["magic"] == 2))
         if not len(rows):
             return None
         selected = batches[rows]
         kinds = np.empty(len(rows), np.int8)
         control = rows[(selected["attributes"] & CONTROL_BIT) != 0]
         # Only control batches are decoded: a marker's type is in its record's key.
-        columns = decode_record_keys(window, batches[control], path=path, origin=origin)
+        columns = decode_record_keys(data, batches[control], path=path, origin=origin)
         # ``columns.batch`` ascends: the inner search finds a batch's row among the control batches, the outer
         # one that batch's first record.
         first_record = np.searchsorted(columns.batch, np.searchsorted(control, rows))
@@ -411,13 +414,13 @@ class TransactionScan:
             producer_id = int(self._aborted.producer_id[np.argmax(is_missing)])
             raise contradiction_error(ENDS_ELSEWHERE, producer_id, path)
 
-    def find_aborted(self, window: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
+    def find_aborted(self, data: Bytes, batches: BatchHeaders, *, path: str, origin: int) -> Flags:
         """Which batches were aborted, for ``read_committed`` readers: bool, one a batch.
 
         ``batches`` must be consecutive batches of the log: a marker that the caller left out counts as
         missing. Raises CorruptFileError where the index contradicts their markers.
         """
-        followed = self.follow(window, batches, path=path, origin=origin)
+        followed = self.follow(data, batches, path=path, origin=origin)
         end_offset = int(batches["last_offset"][-1]) + 1
         self.refuse_missing_markers(int(batches["base_offset"][0]), end_offset, path)
         return np.zeros(len(batches), np.bool_) if followed is None else followed[0]
@@ -457,17 +460,19 @@ def combine_summaries(
     rows = np.concatenate(summaries)
     # Splits by their first offset; the rows of a split stay in order.
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    # ``ids``: all producer ids and marker offsets. ``has_open`` (of producers) and ``has_data`` (of markers)
-    # have one element for each of them; so a number may be both a producer id and a marker's offset.
+    # ``ids``: all producer ids and marker offsets, together. ``has_open`` says of producers, ``has_data`` of
+    # markers what holds so far; each has an element for every number in ``ids``, which may be both an id and
+    # an offset.
     ids, id_rows = np.unique(rows[:, 2], return_inverse=True)
     has_open, has_data = np.zeros((2, len(ids)), np.bool_)
     split_offsets, starts = np.unique(rows[:, 0], return_index=True)
-    ends, split = [*starts[1:].tolist(), len(rows)], 0
+    ends, applied = [*starts[1:].tolist(), len(rows)], 0  # ``applied``: how many splits
     by_range: dict[int, TransactionState] = {}
     for number, end_split in enumerate([*np.searchsorted(split_offsets, bases).tolist(), len(split_offsets)]):
-        for part in map(slice, starts[split:end_split], ends[split:end_split]):
+        for part in map(slice, starts[applied:end_split], ends[applied:end_split]):
             _apply_summary(rows[part, 1], id_rows[part], ids, has_open, has_data, path)
-        split = end_split
+        applied = end_split
+        # The last round applies the splits of the last range, only to check them.
         if number < len(bases):
             # The range does not read markers below its base.
             markers = ids[has_data & (ids >= bases[number])]
@@ -482,8 +487,9 @@ def expected_markers(
 ) -> dict[int, int | None]:
     """The markers that must be at or above offset ``end``, where the input splits of ``summaries`` end.
 
-    The keys are the ids of the producers with data below ``end`` and its marker above. The value is the
-    offset of the ABORT in the index; without an entry it is None, since the marker must be a COMMIT.
+    The keys are the ids of the producers that have data below ``end`` of a transaction that ends at or above
+    it. The value is the offset of the ABORT in the index. It is None if no index lists the data: then the
+    marker must be a COMMIT.
     """
     rows = np.concatenate([np.empty((0, 3), np.int64), *summaries])
     ends_above = np.isin(aborted.last_offset, rows[rows[:, 1] == ABORT_WITH_DATA, 2]) & (
@@ -506,9 +512,9 @@ def refuse_unexpected_markers(
 ) -> None:
     """Check that the transactions with data below offset ``end`` end as ``expected_markers`` says.
 
-    Reads the headers of ``segments_above`` up to the last of these markers. A transaction without a marker is
-    open, and then the newest producer snapshot is wrong, since it does not have it. Raises CorruptFileError,
-    OSError.
+    Reads the headers of ``segments_above`` up to the last of these markers. If a marker is missing, the
+    transaction is open, and the newest producer snapshot, which does not list it, is wrong. Raises
+    CorruptFileError, OSError.
     """
     pending = dict(expected)
     for segment in segments_above if pending else ():

@@ -18,12 +18,12 @@ would lose records; a replica fetches it again.
 Intended differences from Kafka 4.3, with Kafka's error code in parentheses (``docs/appending.md`` has the
 table, ``tests/kafka/cleaning/test_twin_appends.py`` compares with a broker):
 
-- Batches that readers would refuse as damaged are refused, where Kafka stores them: sizes below -1 (which
+- Batches that readers would refuse as damaged are refused; Kafka stores them. They have sizes below -1 (which
   Kafka takes for null), varints with bits that do not fit, record offsets that do not ascend one by one (87);
-  inside of compressed batches wrong record sizes (87), and bytes behind the compressed stream (-1).
+  inside of compressed batches wrong record sizes (87), and bytes after the compressed stream (-1).
 - A transactional batch without a producer id is refused (87): no marker could end its transaction.
-- A delete horizon in a batch is removed, where Kafka keeps it: with it a producer could have tombstones
-  removed before any consumer has read them.
+- A delete horizon in a batch is removed; Kafka keeps it. With one a producer could have tombstones removed
+  before any consumer has read them.
 - A batch with the attribute for log-append time is accepted with its records' own timestamps, as by Kafka,
   unless the topic itself assigns that time. But these timestamps are checked, and the largest one is written
   into the header; Kafka trusts the header.
@@ -250,7 +250,7 @@ def validate_and_assign(
     if origin is Origin.REPLICATION:
         return _validate_replicated(data, config, next_offset)
     is_client, is_append_time = origin is Origin.CLIENT, config.message_timestamp_type == "LogAppendTime"
-    rules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
+    rules: RecordRules = (is_client, config.compacts, *_timestamp_bounds(config, now_ms, is_append_time))
     assigned = (next_offset, leader_epoch, is_append_time, now_ms)  # ``AssignedFields`` of ``records.check``
     is_recompressed = config.compression_type != "producer"
     size_limit = 0 if is_recompressed else min(config.max_message_bytes, config.segment_bytes)
@@ -311,7 +311,8 @@ def _timestamp_bounds(config: LogConfig, now_ms: int, is_append_time: bool) -> t
 
 
 def _only_batch(data: Bytes) -> Bytes:
-    """The bytes of a producer's batch without those after it (Kafka's ``ProduceRequest.validateRecords``).
+    """The bytes of a producer's batch, without any other bytes after it (Kafka's
+    ``ProduceRequest.validateRecords``).
 
     Raises InvalidRecordError if there is no batch or a second one, CorruptMessageError for bytes that cannot
     be a batch.
@@ -359,7 +360,7 @@ def _whole_batch_size(data: Bytes, position: int) -> int:
     if available < LOG_OVERHEAD:
         return 0
     size = _read_int32(data, position + SIZE_POSITION, signed=True)
-    if size < MIN_SIZE_FIELD[0]:
+    if size < MIN_SIZE_FIELD[0]:  # that of magic 0, the smallest of all formats
         raise CorruptMessageError(SCAN_REASON[ScanEnd.BAD_SIZE], position=position)
     if available <= MAGIC_POSITION:
         return 0
@@ -374,16 +375,16 @@ def _run_check(
     """Run a kernel of ``records.check`` with enough rows: (batches, findings, end, outcome, flags).
 
     ``capacity``: the number of rows of the first try. Each batch has a row in ``batches`` and one in
-    ``findings``. ``end``: the position after the last whole batch; ``outcome``: why it ends there. ``flags``:
-    what holds for at least one batch (``ANY_REFUSED``, ``ANY_CHECKSUM_PENDING``, ``ANY_COMPRESSED``,
-    ``ANY_LOG_APPEND_TIME``).
+    ``findings``, whose columns are ``FAULT`` … ``CHECKSUM_PENDING`` of ``records.check``. ``end``: the
+    position after the last whole batch; ``outcome``: why the scan ends there. ``flags``: what holds for at
+    least one batch (``ANY_REFUSED``, ``ANY_CHECKSUM_PENDING``, ``ANY_COMPRESSED``, ``ANY_LOG_APPEND_TIME``).
     """
     while True:
         rows, findings = np.empty(capacity, BATCH), np.empty((capacity, FINDING_COLUMNS), np.int64)
         count, end, outcome, flags = check(data, rows, findings, *arguments)
         if outcome != ScanEnd.ROWS_FULL:
             return rows[:count], findings[:count], end, ScanEnd(outcome), flags
-        capacity = max(8 * capacity, len(data) // 1024)
+        capacity = max(8 * capacity, len(data) // 1024)  # at a guess of 1 KiB a batch
 
 
 def _check_batches(
@@ -397,10 +398,10 @@ def _check_batches(
     rows, findings, end, outcome, flags = _run_check(
         data, 1 if is_client else 2, check_batches, checksum, rules
     )
-    if outcome or len(rows) == 0:
+    if outcome or len(rows) == 0:  # an outcome other than CLEAN (0)
         raise _incomplete_data_error(data, end, outcome, size_max=config.max_message_bytes)
     if flags & ANY_REFUSED:
-        # Kafka checks the format and the base offset first, then sizes, then checksums.
+        # Kafka checks the format and the base offset first, then sizes, then checksums. So do the next steps.
         is_first_check = (findings[:, FAULT] == Fault.MAGIC) | (findings[:, FAULT] == Fault.BASE_OFFSET)
         _refuse_first(rows, findings, is_first_check)
     if len(data) > config.max_message_bytes:
@@ -509,7 +510,8 @@ def _refuse_more_than_a_segment(data: Bytes, config: LogConfig) -> None:
 def _decompressed_records(
     data: Bytes, rows: BatchHeaders, row: int, config: LogConfig, scratch: Scratch
 ) -> tuple[Bytes, int, int]:
-    """The records of batch ``row``, decompressed if necessary: (bytes, where they start, where they end)."""
+    """The records of batch ``row``, decompressed if necessary: (bytes, where the records start in them, where
+    they end). Raises MessageTooLargeError, UnreadableBatchError."""
     start, size = int(rows["position"][row]), int(rows["size"][row])
     codec = int(rows["attributes"][row]) & CODEC_MASK
     if not codec:
@@ -560,6 +562,7 @@ def _refuse_records(
     records, start, end = _decompressed_records(data, rows, row, config, Scratch(_SCRATCH_SIZE))
     refused = np.empty((min(NAMED_RECORDS_MAX, int(rows["count"][row])), 2), np.int64)
     is_claim = bool(claims_append_time[row])
+    # How many are refused, the first one without a key, the first one with a bad timestamp (-1: none).
     count, keyless, bad_time = refused_records(records, start, end, rows[row], rules, is_claim, refused)
     bounds = (
         f"has a timestamp outside [{timestamp_min}, {timestamp_max}], which message.timestamp.before.max.ms="

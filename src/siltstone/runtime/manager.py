@@ -66,8 +66,8 @@ from siltstone.log.read_only import (
     TopicLogs,
     describe_logs,
     logs_of_topic,
+    logs_of_topics,
     partition_of_key,
-    topic_views,
 )
 from siltstone.log.replacement import remove_deleted
 from siltstone.runtime.cleaning_states import CleaningStates
@@ -471,9 +471,9 @@ class LogManager(Closing):
 
         Raises UnknownTopicError, StorageError, CorruptFileError, UsageError, OSError.
         """
-        views = topic_views(topics, self)
+        by_topic = logs_of_topics(topics, self)
         return Consumer(
-            name, lambda: [log for view in views for log in view.newest()], self._positions_file, **options
+            name, lambda: [log for logs in by_topic for log in logs.newest()], self._positions_file, **options
         )
 
     def _positions_file(self, topic_partition: TopicPartition) -> Path:

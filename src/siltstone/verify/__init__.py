@@ -11,6 +11,7 @@ packages (``base.records``, ``log``), but compares keys by a hash function of it
     entries ─ check_bucket ─► problems: records that are lost, or that should have been discarded
     all     ─ verify ───────► LogVerdict: adds the transactions over all spans, .txnindex files, other files
 
-One word is this package's own: an *outcome* is what became of a record or a batch. In names of variables,
-``old`` stands for BEFORE and ``new`` for AFTER.
+Three words are this package's own: a *span* is a range of offsets (``pairs``), an *entry* a row about a
+record with a key (``keys``), an *outcome* what became of a record or a batch. In names of variables, ``old``
+stands for BEFORE and ``new`` for AFTER.
 """

@@ -1,8 +1,8 @@
 """Runs the check of a cleaning: compares spans, checks keys by bucket, and gives a verdict on each log.
 
 A *span* has the offsets of one segment of AFTER, or those below AFTER's first segment, which retention
-deleted. It is compared with the segments of BEFORE that have the same offsets. A *bucket* has the keys of a
-range of hashes.
+deleted. It is compared with the segments of BEFORE that have the same offsets. A *bucket* has the keys whose
+hashes are in one of several equal ranges.
 
 ``verify`` runs all of it. A ``Checker`` runs the spans and buckets: ``check_in_process`` in this process, or
 ``spark.verify`` in tasks.
@@ -40,8 +40,8 @@ from siltstone.verify.transactions import (
 BUCKET_BYTES = 512 << 20
 """About how many bytes of memory the check of one bucket may take."""
 _MAX_RECORDS_PER_BYTE = 16
-"""The most records that are expected for a byte of a log. The smallest record has seven bytes, so 16 of them
-in one byte are compressed to less than a hundredth."""
+"""The most records that are expected for a byte of a log. The smallest record has seven bytes, so 16 records
+in one byte are compressed to less than a hundredth of their size."""
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
@@ -50,7 +50,8 @@ _MAX_HORIZONS = 10
 
 @dataclass(slots=True, kw_only=True)
 class SpanReport:
-    """The result of one span. ``new_horizons``: delete horizons (ms) in AFTER that are not in BEFORE."""
+    """The result of one span. ``number``: the span's. ``new_horizons``: delete horizons (ms) in AFTER that
+    are not in BEFORE."""
 
     number: int
     findings: Findings = field(default_factory=Findings)
@@ -73,9 +74,10 @@ def verify(
 ) -> Verdict:
     """Check every log of ``after`` against ``before``; ``checker`` checks the spans and buckets.
 
-    Both are all log directories of a broker, in any order. Raises UsageError, NotALogDirectoryError,
-    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError (a directory).
-    What is wrong with a log does not raise: its verdict has it.
+    Both are all log directories of a broker, in any order. ``settings_of``: the settings of the cleaning for
+    a partition; ``topics``: check only these, empty: all. Raises UsageError, NotALogDirectoryError,
+    DirectoryRefusedError, CorruptFileError (a checkpoint), EngineError, OSError (a directory). What is wrong
+    with a log does not raise: its verdict has it.
     """
     old, new, notes = open_sides(before, after, topics)
     logs = {partition: Findings() for partition in sorted({*old, *new})}
@@ -112,10 +114,11 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 
 
 def bucket_count(pair: LogPair, minimum: int = 1) -> int:
-    """How many buckets a log is checked in, at least ``minimum``: each takes about ``BUCKET_BYTES``.
+    """How many buckets a log is checked in, at least ``minimum``: each takes at most about ``BUCKET_BYTES``.
 
-    The number of records is not known: it is at most the number of offsets. Most offsets of an old compacted
-    log have no record any more, and a file may claim any offset, so the size of BEFORE is a bound, too.
+    The number of records is not known. It is at most the number of offsets. But most offsets of an old
+    compacted log have no record any more, and a damaged file may claim any offset, so the size of BEFORE is a
+    bound, too.
     """
     offsets = max(pair.cleaned_end_offset - pair.before[0].base_offset, 0)
     records = min(offsets, _MAX_RECORDS_PER_BYTE * sum(segment.size for segment in pair.before))
@@ -151,14 +154,15 @@ def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:
 def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> Iterator[tuple[int, Words]]:
     """Check a span and fill ``report``; yields (bucket, entries), at most 16 MiB each.
 
-    Raises nothing for a file that is damaged or cannot be read: the report has it. ``buckets``: how many
+    A file that is damaged or cannot be read raises nothing: the report has it. ``buckets``: how many buckets
     there are.
     """
     pending, pending_count = list[Words](), 0
     for entries in _compare(pair, span, report):
         pending.append(entries)
         pending_count += len(entries)
-        # With several buckets up to 64 MiB are gathered first, so that not every chunk is a small one.
+        # With several buckets up to 64 MiB are gathered before they are split, so that not all chunks are
+        # small.
         if pending_count >= _CHUNK_ENTRIES * max(1, min(buckets, 4)):
             yield from _split_by_bucket(pending, buckets)
             pending, pending_count = [], 0
@@ -169,7 +173,7 @@ def check_span(pair: LogPair, span: Span, buckets: int, report: SpanReport) -> I
 
 
 def _split_by_bucket(pending: Sequence[Words], buckets: int) -> Iterator[tuple[int, Words]]:
-    """The entries by bucket, at most 16 MiB at a time."""
+    """Yield (bucket, its entries), at most 16 MiB of entries at a time."""
     entries = np.concatenate([*pending, np.empty((0, 3), np.uint64)])
     numbers = bucket_of(entries, buckets)
     if buckets > 1:
@@ -209,15 +213,15 @@ def _compare(pair: LogPair, span: Span, report: SpanReport) -> Iterator[Words]:
         findings.add_error("before_damaged", error, path)
     finally:
         if after is not None:
-            after.finish(report_rest=findings.is_complete)
+            after.finish(report_untaken=findings.is_complete)
 
 
 # The indexes of a segment: a lookup by them must skip no record.
 #
-# With any ``index.interval.bytes`` this holds. An entry (o, position) of the offset index points at a batch,
-# and all batches before it end below offset o. For an entry (t, o) of the time index, no batch that ends
-# below offset o has a timestamp above t. If the interval is known, the indexes of a rewritten segment must
-# be, byte for byte, those that its ``.log`` file gives.
+# That is so with any ``index.interval.bytes`` if two rules hold. An entry (o, position) of the offset index
+# points at a batch, and all batches before that batch end below offset o. For an entry (t, o) of the time
+# index, no batch that ends below offset o has a timestamp above t. If the interval is known, the indexes of a
+# rewritten segment must even be, byte for byte, those that its ``.log`` file gives.
 
 
 class _Batches(NamedTuple):
@@ -295,9 +299,10 @@ def _wrong_time_entry(
     last, timestamps = batches.last_offset, batches.max_timestamp
     offsets, times = _entry_offsets(entries, segment), entries["timestamp"].astype(np.int64)
     below = np.searchsorted(last, offsets)  # how many batches end below the entry's offset
-    latest = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
+    # Element n: the largest timestamp of the first n batches, -1 of none.
+    largest_of_first = np.append(np.int64(-1), np.maximum.accumulate(timestamps))
     wrong = _first_wrong(
-        (latest[below] > times, "has an older time than a batch before it"),
+        (largest_of_first[below] > times, "has an older time than a batch before it"),
         (offsets > (last[-1] if len(last) else -1), "has an offset above the segment's last"),
     )
     largest = int(timestamps.max(initial=-1))
@@ -311,7 +316,8 @@ def _entry_offsets(entries: Entries, segment: Segment) -> Int64:
 
 
 def _first_wrong(*checks: tuple[Flags, str]) -> tuple[int, str] | None:
-    """(row of the first entry that fails, what is wrong) for the first check that fails; None if all hold."""
+    """(row of the first entry that fails, what is wrong) for the first check that fails; None if none fails.
+    A check has a bool for each entry, True if it fails, and says what is wrong then."""
     return next(((int(bad.argmax()), f"an entry {detail}") for bad, detail in checks if bad.any()), None)
 
 
@@ -329,7 +335,8 @@ def _combine_findings(
     for report in ordered:
         findings.merge(report.findings)
     is_complete = findings.is_complete
-    # A span that could not be read may have a later record of any key, so no record can be said to be lost.
+    # A span that could not be read may have a later record of any key: then no record can be said to be lost,
+    # so only the counts are merged, not the problems.
     findings.merge(key_findings if is_complete else Findings(counts=key_findings.counts))
     transactions = [report.transactions for report in ordered]
     aborts = check_unresolved_markers(pair, transactions, findings if is_complete else Findings())

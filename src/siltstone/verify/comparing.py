@@ -3,11 +3,11 @@
 A span is a range of a log's offsets: those of one segment of AFTER (``pairs.Span``).
 
 ``Comparison.match`` finds for each batch of AFTER the batch of BEFORE with its offsets, and for each record
-the one with its offset. Both must be as they were, except for what cleaning may change. Batches and records
-of BEFORE without a match were discarded. A record may be discarded if its transaction was aborted, if it has
-no key, if it is a tombstone whose delete horizon has passed, or if a later record has the same key. ``check``
-tests the first two. For each record with a key it returns an entry, which says whether the third holds, and
-``keys`` looks for the later record.
+of AFTER the record of BEFORE with its offset. Both must be as they were, except for what cleaning may change.
+Batches and records of BEFORE without a match were discarded. A record may be discarded if its transaction was
+aborted, if it has no key, if it is a tombstone whose delete horizon has passed, or if a later record has the
+same key. ``Comparison.check`` tests the first two conditions. For each record with a key it returns an entry,
+which says whether the third holds, and ``keys`` looks for the later record.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class BatchRecords:
     """Some batches, rows of a scan over ``data``, and their records. Either all have magic 2, or all are
     older.
 
-    ``origin``: the position of ``data[0]`` in the file ``path``.
+    ``origin``: the position of ``data[0]`` in the file ``path``. ``columns``: one row a record;
+    ``columns.batch`` has the row of its batch in ``batches``.
     """
 
     path: str
@@ -64,7 +65,7 @@ class BatchRecords:
 
     @property
     def is_v2(self) -> bool:
-        """Are they batches of magic 2?"""
+        """Have the batches magic 2? At least one batch is there, and all others are like it."""
         return bool(self.batches["magic"][0] == 2)
 
     def position(self, row: int) -> int:
@@ -72,14 +73,14 @@ class BatchRecords:
         return self.origin + int(self.batches["position"][row])
 
     def note(self, kind: str, detail: str, rows: Int64, findings: Findings) -> None:
-        """Add the problem of the first of the batches ``rows``, and count it for all of them."""
+        """Add a problem that all batches ``rows`` have: list it for the first batch, count it for all."""
         if len(rows):
             offset, position = int(self.batches["base_offset"][rows[0]]), self.position(int(rows[0]))
             findings.add(kind, detail, offset=offset, path=self.path, position=position, times=len(rows))
 
 
 def _decoded(window: Window, path: str, scratch: Scratch, batch_limit: int) -> Iterator[BatchRecords]:
-    """A window's batches with their records. They are valid until the next ones are read."""
+    """A window's batches with their records. Each result is valid until the next one is read."""
     for part in slices_within(window.data, window.batches):
         batches = window.batches[part]
         data, origin = window.data, window.origin
@@ -91,7 +92,7 @@ def read_before(segment: Segment, start: int, end: int, batch_limit: int) -> Ite
     """The batches of a segment of BEFORE that overlap the span [start, end).
 
     A batch that overlaps two spans would be in both. But no segment of a sound AFTER begins within a batch,
-    so no record counts twice. ``pairs`` reports a segment that begins at another offset
+    so no record counts twice. If a segment does begin within a batch, ``pairs`` reports it
     (``segment_name``). ``batch_limit``: how many bytes one batch may decompress to. Raises an error of
     ``FILE_ERRORS``.
     """
@@ -121,23 +122,23 @@ class AfterStream:
         self._path = segment.path
         self._next_offset, self._end = segment.base_offset, end
         self._windows = _windows_of(segment)
-        self._rest: Window | None = None
+        self._untaken: Window | None = None  # what ``take`` has not returned of the window that was read last
         self._scratch, self._limit, self._findings = Scratch(), batch_limit, findings
 
     def take(self, last_offset: int) -> Iterator[BatchRecords]:
         """The next batches that begin at or below ``last_offset``. They are valid until the next call."""
         try:
             while True:
-                if self._rest is None or not len(self._rest.batches):
-                    self._rest = next(self._windows, None)
-                    if self._rest is None or not self._is_in_order(self._rest):
+                if self._untaken is None or not len(self._untaken.batches):
+                    self._untaken = next(self._windows, None)
+                    if self._untaken is None or not self._is_in_order(self._untaken):
                         return
-                window, batches = self._rest, self._rest.batches
+                window, batches = self._untaken, self._untaken.batches
                 # A window may have batches above ``last_offset``: the next call takes them.
                 stop = int(np.searchsorted(batches["base_offset"], last_offset, side="right"))
                 if not stop:
                     return
-                self._rest = replace(window, batches=batches[stop:])
+                self._untaken = replace(window, batches=batches[stop:])
                 taken = replace(window, batches=batches[:stop])
                 yield from _decoded(taken, self._path, self._scratch, self._limit)
         except FILE_ERRORS as error:
@@ -164,14 +165,15 @@ class AfterStream:
         return not len(bad)
 
     def _stop_on_damage(self) -> None:
+        """End the stream: ``take`` returns nothing any more, and the findings are incomplete."""
         self._findings.is_complete = False
-        self._rest = None
+        self._untaken = None
         self._windows.close()
 
-    def finish(self, *, report_rest: bool) -> None:
-        """Close the segment. With ``report_rest`` each batch that was not taken is a problem: BEFORE does not
-        have it."""
-        for unmatched in self.take(self._end) if report_rest else ():
+    def finish(self, *, report_untaken: bool) -> None:
+        """Close the segment. With ``report_untaken`` each batch that was not taken is a problem: BEFORE does
+        not have it."""
+        for unmatched in self.take(self._end) if report_untaken else ():
             rows = np.arange(len(unmatched.batches))
             unmatched.note("batch_unknown", "BEFORE has no batch there", rows, self._findings)
         self._windows.close()
@@ -282,11 +284,13 @@ def _has_wrong_times(old: BatchHeaders, after: BatchRecords, rows: Int64) -> Fla
 
 
 class Comparison:
-    """The check of some batches of BEFORE: call ``match`` with all batches of AFTER below their end, then
-    ``check``.
+    """The check of some batches of BEFORE, ``before``: call ``match`` with all batches of AFTER below their
+    end, then ``check``.
 
-    ``is_rewritable``: they are in a segment that cleaning may have rewritten; all others must be as they
-    were. ``_retained``: bool, one a record; ``_outcome`` and ``_new_horizon``: one a batch.
+    ``is_rewritable``: they are in a segment that cleaning may have rewritten; the batches of other segments
+    must be as they were. ``new_horizons``: delete horizons (ms) that AFTER has in these batches and BEFORE
+    has not. ``_retained``: bool, one a record; ``_outcome`` (DISCARDED as long as there is no match) and
+    ``_new_horizon`` (the delete horizon in AFTER): one a batch.
     """
 
     def __init__(
@@ -299,7 +303,7 @@ class Comparison:
     ) -> None:
         self._pair, self._before, self._findings = pair, before, findings
         self._index, self._aborted, self._is_rewritable = index, index.aborted(before.batches), is_rewritable
-        self._control, self._data = control_and_data(before.batches)
+        self._control, self._transaction_data = control_and_data(before.batches)
         count = len(before.batches)
         self._retained = np.zeros(len(before.columns), np.bool_)
         self._outcome = np.zeros(count, np.int8)
@@ -323,8 +327,8 @@ class Comparison:
             after.note("batch_unknown", f"offsets {first} to {last}", unknown, self._findings)
         old_rows = old_rows[rows]
         differs = np.empty(len(rows), np.int8)
-        ranges, new_ranges = _batch_byte_ranges(old[old_rows]), _batch_byte_ranges(new[rows])
-        first_difference(self._before.data, ranges, after.data, new_ranges, differs)
+        old_ranges, new_ranges = _batch_byte_ranges(old[old_rows]), _batch_byte_ranges(new[rows])
+        first_difference(self._before.data, old_ranges, after.data, new_ranges, differs)
         self._outcome[old_rows] = np.where(new["count"][rows] == 0, EMPTIED, RETAINED)
         self._match_unchanged(old_rows[differs == 0])
         if differs.any():
@@ -354,10 +358,10 @@ class Comparison:
         if self._before.is_v2:
             retained = self._before.columns.batch[self._retained]
             counts = np.bincount(retained, minlength=len(self._before.batches))[old_rows]
-            unneeded = (new["count"] > 0) & (new["count"] == old["count"]) & (counts == old["count"])
-            unneeded &= (self._new_horizon[old_rows] == NO_HORIZON) | (_horizons(old) != NO_HORIZON)
+            needless = (new["count"] > 0) & (new["count"] == old["count"]) & (counts == old["count"])
+            needless &= (self._new_horizon[old_rows] == NO_HORIZON) | (_horizons(old) != NO_HORIZON)
             detail = "all its records were retained, and it has no new horizon"
-            after.note("batch_changed", detail, rows[unneeded], findings)
+            after.note("batch_changed", detail, rows[needless], findings)
 
     def _match_records(self, after: BatchRecords, rows: Int64, old_rows: Int64) -> None:
         """Each record of a changed batch must be an unchanged record of the same batch of BEFORE."""
@@ -374,9 +378,9 @@ class Comparison:
         self._findings.add_offsets("record_unknown", "the batch had no such record", unknown, after.path)
         new_records, records = new_records[is_matched], records[is_matched]
         differs = np.empty(len(records), np.int8)
-        ranges = _record_byte_ranges(old, records)
+        old_ranges = _record_byte_ranges(old, records)
         new_ranges = _record_byte_ranges(after.columns, new_records)
-        first_difference(old.data, ranges, after.columns.data, new_ranges, differs)
+        first_difference(old.data, old_ranges, after.columns.data, new_ranges, differs)
         is_retimed = old.timestamp[records] != after.columns.timestamp[new_records]
         differs[(differs == 0) & is_retimed] = len(_RECORD_PROBLEMS)
         for number, kind in enumerate(_RECORD_PROBLEMS, 1):
@@ -394,8 +398,8 @@ class Comparison:
         is_new = (horizon != NO_HORIZON) & (old_horizon == NO_HORIZON)
         self.new_horizons.update(np.unique(horizon[is_new]).tolist())
         has_tombstone = np.isin(rows, after.columns.batch[after.columns.value_size < 0])
-        unneeded = is_new & ~has_tombstone & ((new["attributes"] & layout.CONTROL_BIT) == 0)
-        after.note("needless_horizon", "no tombstone is in it", rows[unneeded], self._findings)
+        needless = is_new & ~has_tombstone & ((new["attributes"] & layout.CONTROL_BIT) == 0)
+        after.note("needless_horizon", "no tombstone is in it", rows[needless], self._findings)
 
     def skip_expired(self, transactions: SpanTransactions) -> None:
         """Count batches that retention deleted and follow their transactions. Nothing else is checked."""
@@ -419,31 +423,32 @@ class Comparison:
             offsets = batches["base_offset"][self._outcome == DISCARDED]
             self._findings.add_offsets("beyond_range", "a batch is missing", offsets)
             return np.empty((0, 3), np.uint64)
-        data = ~control & ~aborted
+        visible = ~control & ~aborted  # to read_committed consumers
         in_range = columns.offset < pair.cleaned_end_offset
         keyless = columns.key_size < 0
         counts["aborted"] += int(np.count_nonzero(discarded & aborted))
-        counts["keyless"] += int(np.count_nonzero(discarded & data & in_range & keyless))
-        tombstones = (columns.value_size < 0) & data & in_range
+        counts["keyless"] += int(np.count_nonzero(discarded & visible & in_range & keyless))
+        tombstones = (columns.value_size < 0) & visible & in_range
         without_horizon = (self._new_horizon == NO_HORIZON)[columns.batch]
-        # The last rewritten segment may have records above the cleaned range. Of these no record may be
-        # discarded for its key, nor because it has none, so ``keys`` gets no entries of them.
-        lost_above_range = discarded & data & ~in_range
+        # The last rewritten segment may have records above the cleaned range. None of these may be discarded
+        # for its key, nor because it has no key, so ``keys`` gets no entries of them.
+        lost_above_range = discarded & visible & ~in_range
         self._add_problems("lost_unkeyed", "it lies above the cleaned range", lost_above_range)
         if pair.was_cleaned:
             self._add_problems(
                 "aborted_kept", "its transaction was aborted", self._retained & aborted & ~control
             )
-            self._add_problems("keyless_kept", "it has no key", self._retained & data & in_range & keyless)
+            self._add_problems("keyless_kept", "it has no key", self._retained & visible & in_range & keyless)
             unstamped = tombstones & self._retained & without_horizon
             self._add_problems("unstamped", "its batch has no delete horizon", unstamped)
-        return self._entries(np.flatnonzero(data & in_range & ~keyless), tombstones)
+        return self._entries(np.flatnonzero(visible & in_range & ~keyless), tombstones)
 
     def _add_problems(self, kind: str, detail: str, bad: Flags) -> None:
         self._findings.add_offsets(kind, detail, self._before.columns.offset[bad])
 
     def _entries(self, rows: Int64, tombstones: Flags) -> Words:
-        """The entries of the records ``rows``. A tombstone's entry has that as its reason for a discard."""
+        """The entries of the records ``rows``. ``tombstones``: bool, one a record; their entries have the
+        reason TOMBSTONE."""
         may_discard, must_discard = self._removable_tombstones()
         is_tombstone, batch = tombstones[rows], self._before.columns.batch[rows]
         reasons = np.where(is_tombstone, TOMBSTONE, 0) << keys.REASON_SHIFT
@@ -456,8 +461,8 @@ class Comparison:
         """Two arrays of bool, one a batch: its tombstones may be discarded; they must be discarded.
 
         The delete horizon decides. Message sets have none: there the modification time of the segment
-        decides. No tombstone must be discarded if the time of the cleaning is not exactly known, or for
-        message sets ``delete.retention.ms``.
+        decides. No tombstone must be discarded if the time of the cleaning, or for message sets
+        ``delete.retention.ms``, is not known exactly.
         """
         settings, batches = self._pair.settings, self._before.batches
         is_certain = settings.cleaned_at_is_exact
@@ -473,7 +478,7 @@ class Comparison:
         return may_discard, may_discard & is_certain & (batches["last_offset"] < self._pair.tombstones_from)
 
     def _check_emptied(self) -> None:
-        """Check that batches are retained that are needed even without records, and no other empty ones.
+        """Check that the batches that are needed even without records are retained, and no other empty batch.
 
         A broker restores a producer's sequence number and epoch from its last batch, so cleaning retains it
         (``isBatchLastRecordOfProducer`` in Kafka's ``Cleaner.cleanInto``, ``RETAIN_EMPTY``). It also retains
@@ -508,7 +513,7 @@ class Comparison:
         Data batches are sorted by producer, so that the Python loop has one step for each marker only.
         """
         batches = self._before.batches
-        data = np.flatnonzero(self._data)
+        data = np.flatnonzero(self._transaction_data)
         producers = batches["producer_id"][data]
         order = np.argsort(producers, kind="stable")
         data, producers = data[order], producers[order]
@@ -552,9 +557,10 @@ class Comparison:
         had_data = transactions.close_transaction(marker.producer_id, has_data_here=has_data_here)
         if had_data and not is_commit:
             transactions.aborts_with_data.append(marker.offset)
-        # None: a span below may have data of the transaction. The marker is left for later if it was in a
-        # segment that may have been rewritten, or if it is an ABORT: for any ABORT with data, AFTER's
-        # .txnindex files must have an entry. A COMMIT in any other segment only had to stay as it was.
+        # ``had_data`` is None: a span below may have data of the transaction. The marker is left for later if
+        # it was in a segment that may have been rewritten, or if it is an ABORT: for any ABORT with data,
+        # AFTER's .txnindex files must have an entry. A COMMIT in any other segment only had to stay as it
+        # was.
         if had_data is None and (self._is_rewritable or not is_commit):
             transactions.unresolved_markers.append(marker)
         elif had_data is not None and self._is_rewritable:

@@ -3,10 +3,10 @@
 There is no state before a cleaning to compare with, and no file: each batch is checked by itself, and for its
 place in the log::
 
-    checksum ─► records: codec, sizes, count ─► offsets rise, log start to high watermark ─► times
+    offsets rise, log start to high watermark ─► checksum ─► records: codec, sizes, count ─► timestamps
 
-The check sees no segments, indexes, checkpoints and snapshots, nor whether the log still has the last value
-of each key.
+The check sees no segments, indexes, checkpoints and snapshots. It cannot tell whether the log still has the
+last value of each key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FETCHED_PROBLEM_KINDS = {
     "batch_times": "the largest timestamp of a batch is not that of its records",
     "refused": "the broker does not send the partition, or not all of it",
 }
-"""Every kind of problem and what it means."""
+"""Every kind of problem of a ``FetchedVerdict`` and what it means."""
 NOT_SEEN = (
     "a broker does not show segments, indexes, checkpoints and snapshots, nor what a cleaning removed: "
     "siltstone verify BEFORE AFTER checks these in directories"
@@ -52,9 +52,9 @@ class FetchedFindings(Findings):
 
 @dataclass(slots=True, kw_only=True)
 class FetchedVerdict(HasTopicPartition):
-    """The verdict on one log. ``log_start_offset``, ``high_watermark``: None if the broker does not tell;
-    ``bytes``: of the batches; ``largest_timestamp``: in ms, None without a record that has one. ``found``
-    counts problems by kind, of which ``problems`` are the first few."""
+    """The verdict on one log. ``log_start_offset``, ``high_watermark``: None if the broker sends nothing of
+    the log; ``bytes``: those of the batches; ``largest_timestamp``: in ms, None if no record has one.
+    ``found``: how many problems there are, by kind; ``problems``: the first few of each kind."""
 
     topic: str
     partition: int
@@ -85,7 +85,8 @@ class FetchedVerdict(HasTopicPartition):
 
 
 class FetchedCheck:
-    """Checks the windows of one log in turn, from ``start`` up to ``end``, its high watermark."""
+    """Checks one log: call ``check`` with its windows in turn, then ``finish``. ``start``: the log start
+    offset; ``end``: the high watermark."""
 
     def __init__(self, topic: str, partition: int, start: int, end: int) -> None:
         self.verdict = FetchedVerdict(
@@ -139,11 +140,14 @@ class FetchedCheck:
             self.findings.problem_counts[kind] += len(rows) - EXAMPLES
 
     def _check_offsets(self, batches: BatchHeaders) -> None:
+        """Do the batches follow each other, within the log's bounds?"""
         last = batches["last_offset"]
-        before = np.append(self._last_offset, last[:-1])
-        is_out_of_order = batches["base_offset"] <= before
+        previous_last = np.append(self._last_offset, last[:-1])
+        is_out_of_order = batches["base_offset"] <= previous_last
         is_outside = (last < self._start) | (last >= self._end)
-        self._add_batches("order", batches, is_out_of_order, lambda row: f"it follows offset {before[row]}")
+        self._add_batches(
+            "order", batches, is_out_of_order, lambda row: f"it follows offset {previous_last[row]}"
+        )
         bounds = f"is not within {self._start} to {self._end}"
         self._add_batches(
             "bounds", batches, is_outside, lambda row: f"a batch up to offset {last[row]} {bounds}"
@@ -151,7 +155,8 @@ class FetchedCheck:
         self._last_offset = max(self._last_offset, int(last.max(initial=-1)))
 
     def _check_records(self, window: Window, batches: BatchHeaders) -> None:
-        """Check the records of batches; those of each batch alone if one of them cannot be decoded."""
+        """Check the records of batches. If a batch cannot be decoded, all are decoded one by one: the error
+        names only the first one."""
         try:
             columns = decode_records(window.data, batches, self._scratch)
         except CorruptRecordError as error:
@@ -165,12 +170,13 @@ class FetchedCheck:
         self._check_times(batches, columns)
 
     def _check_times(self, batches: BatchHeaders, columns: RecordColumns) -> None:
+        """Is each batch's largest timestamp that of its records?"""
         if not len(columns):
             return
         largest: Int64 = np.full(len(batches), -1, np.int64)
         np.maximum.at(largest, columns.batch, columns.timestamp)
         stored, counts = batches["max_timestamp"], np.bincount(columns.batch, minlength=len(batches))
-        # Kafka sets a batch's largest timestamp; of message sets it only has to be as large.
+        # In a v2 batch it must be exactly that; in a message set it may be larger.
         is_wrong = (counts > 0) & ((stored < largest) | ((stored != largest) & (batches["magic"] == 2)))
         self._add_batches(
             "batch_times",

@@ -24,11 +24,12 @@ EXAMPLES = 5
 
 REASONS = ("superseded", "tombstones", "aborted", "keyless", "markers", "expired")
 """The reasons of a discard, by which records are counted. The cleaner's own list is not imported, so that
-the check stays independent of it."""
+the check stays independent of the cleaner."""
 
 
 class KeyReason(NamedTuple):
-    """A reason to discard a record with a key, and the two problems about it, each (kind, detail).
+    """A reason to discard a record with a key, and the two problems that there may be with that reason, each
+    (kind, detail).
 
     ``name``: one of ``REASONS``. ``if_lost``: a record was discarded, but this reason does not hold for it,
     or not yet. ``if_retained``: a record was retained that had to be discarded for this reason.
@@ -116,12 +117,13 @@ PROBLEM_KINDS = {
 
 FileError = CorruptFileError | SourceChangedError | OSError
 FILE_ERRORS = (CorruptFileError, SourceChangedError, OSError)
-"""The errors of reading a file of a log when the file is damaged, was changed, or cannot be read."""
+"""The errors of reading a log's file that is damaged, has changed since it was listed, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem: ``path`` and ``position`` (bytes) or ``offset`` where they are known, else None."""
+    """One problem. ``kind``: one of ``PROBLEM_KINDS``; ``path`` and ``position`` (bytes), or ``offset``:
+    where it is, None if that is not known."""
 
     kind: str
     detail: str
@@ -138,11 +140,12 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Problems of one log, or of a part of it.
+    """Problems and counts of one log, or of a part of it.
 
-    ``problem_counts``: kind → how many problems. ``counts``: records "before", "after", discarded by each of
-    ``REASONS``; and "keys": how many distinct keys there are. ``is_complete``: all batches could be read.
-    ``notes``: remarks that are no problems. ``KINDS``: the kinds that there may be, with what they mean.
+    ``problem_counts``: kind → how many problems. ``counts``: how many records there are "before" and "after",
+    and how many were discarded for each of ``REASONS``; "keys": how many distinct keys. ``is_complete``: all
+    batches could be read. ``notes``: remarks that are no problems. ``KINDS``: the kinds of problems that
+    there may be, with what they mean.
     """
 
     KINDS: ClassVar[Mapping[str, str]] = PROBLEM_KINDS
@@ -162,7 +165,7 @@ class Findings:
         position: int | None = None,
         times: int = 1,
     ) -> None:
-        """Add a problem; ``times``: how many there are of its kind, of which this is the first."""
+        """Add a problem. ``times``: how many problems of its kind to count, of which this is the first."""
         assert kind in self.KINDS, kind
         if times and self.problem_counts[kind] < EXAMPLES:
             problem = Problem(kind=kind, detail=detail, offset=offset, path=path, position=position)
@@ -172,13 +175,13 @@ class Findings:
     def add_offsets(
         self, kind: str, detail: str, offsets: npt.NDArray[np.integer], path: str | None = None
     ) -> None:
-        """Add the problem of the first of ``offsets``, and count it for all of them."""
+        """Add a problem at all of ``offsets``: list it for the first one, count it for all."""
         if len(offsets):
             self.add(kind, detail, offset=int(offsets[0]), path=path, times=len(offsets))
 
     def add_error(self, kind: str, error: FileError, path: str | None = None) -> None:
-        """Add the error as a problem of this ``kind``. ``path``: of the file that was read, for an OSError
-        that does not name it."""
+        """Add the error as a problem of this ``kind``. ``path``: that of the file that was read, for an
+        OSError without a path."""
         if isinstance(error, OSError):
             self.add(kind, error.strerror or str(error), path=error.filename or path)
         else:
@@ -206,8 +209,10 @@ class Findings:
 
 @dataclass(slots=True, kw_only=True)
 class LogVerdict(HasTopicPartition):
-    """The verdict on one log. Counts are of records; ``removed`` by reason; ``found`` counts problems by
-    kind, of which ``problems`` are the first few."""
+    """The verdict on one log; the names are those of the JSON report. ``first_dirty_offset``,
+    ``cleaned_end_offset``: those of ``LogPair``, None without one. ``removed``: how many records were
+    discarded, by reason. ``found``: how many problems there are, by kind; ``problems``: the first few of each
+    kind."""
 
     topic: str
     partition: int

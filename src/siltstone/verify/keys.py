@@ -16,8 +16,8 @@ one (``base.records.hashing``), so that an error in the cleaner's hash cannot hi
 
 A record may be discarded if a later record of the dirty section has its key, which is reason 0 (SUPERSEDED),
 or if MAY_DISCARD is set; then the *reason* is that of its entry, an index in ``findings.KEY_REASONS``, which
-``comparing`` sets. A record that has neither is the last one of its key. If it is missing, it is counted as
-lost, with reason 0 as well.
+``comparing`` sets. If neither holds, the record must be retained; if it is missing, it is counted as lost,
+with the reason of its entry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HASH_MASK = np.uint64((1 << 64) - (_MAX_REASONS << REASON_SHIFT))
 """The bits of an entry's second word that belong to the hash."""
 ENTRY_BYTES = 3 * 8
 CHECK_BYTES_PER_ENTRY = 72
-"""The peak memory of the check of a bucket, divided by the number of its entries."""
+"""The peak memory of the check of a bucket in bytes, divided by the number of its entries."""
 _RETAINED, _DISCARDED, _LOST, _WRONGLY_RETAINED = (outcome * _MAX_REASONS for outcome in range(4))
 """Outcomes of a record: correctly retained; correctly discarded; discarded without a reason; retained, though
 it had to be discarded. They are multiples of 32: a *result* is an outcome plus a reason."""
@@ -99,8 +99,8 @@ def entries_of(
     columns: RecordColumns, rows: Int64, reasons_and_flags: Int64, hash_seeds: tuple[int, int]
 ) -> Words:
     """The entries (uint64[n, 3]) of the records ``rows``, all with a key. ``reasons_and_flags`` (int64[n]):
-    the reason of each, shifted by ``REASON_SHIFT``, with its flags; ``hash_seeds``: the seeds of the two
-    hashes."""
+    the reason of each record, shifted by ``REASON_SHIFT``, and its flags; ``hash_seeds``: the seeds of the
+    two hashes."""
     out = np.empty((len(rows), 3), np.uint64)
     seeds = (np.uint64(hash_seeds[0]), np.uint64(hash_seeds[1]))
     hash_keys(columns.data, columns.key_start[rows], columns.key_size[rows], *seeds, out)
@@ -126,11 +126,12 @@ def _check_entries(
 
     ``table`` is a hash table with open addressing, which stores row numbers of ``entries`` (-1: a free slot).
     Its size is a power of two, and at least twice the number of entries. For each key it stores the entry
-    with the largest offset in the dirty section, or the first entry if the dirty section has none.
+    with the largest offset in the dirty section, or some entry of the clean section if the dirty section has
+    none.
     """
     slot_mask = np.uint64(len(table) - 1)
     distinct = 0
-    slots = np.empty(len(entries), np.int64)
+    slots = np.empty(len(entries), np.int64)  # the slot of each entry's key
     for i in range(len(entries)):
         slot = np.int64(entries[i, 0] & slot_mask)
         while True:
@@ -164,7 +165,7 @@ def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: b
     """Check all entries of one bucket of a log, in any order.
 
     ``was_cleaned``: the log was cleaned between the two copies, so AFTER may not have records that must be
-    discarded. Otherwise nothing has to be gone.
+    discarded. Otherwise no record had to be discarded.
     """
     entries = np.concatenate([*chunks, np.empty((0, 3), np.uint64)])
     findings, results = Findings(), np.empty(len(entries), np.uint8)
@@ -181,6 +182,7 @@ def check_bucket(chunks: list[Words], *, first_dirty_offset: int, was_cleaned: b
             if totals[result]:
                 for offset in np.sort(entries[results == result, 2])[:EXAMPLES].tolist():
                     findings.add(kind, detail, offset=offset)
-                # In place of the examples' number. Each kind of problem belongs to one reason.
+                # All of them, in place of the listed ones that ``add`` counted. Each kind belongs to one
+                # reason.
                 findings.problem_counts[kind] = totals[result]
     return findings

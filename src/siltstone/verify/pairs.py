@@ -6,8 +6,8 @@ BEFORE is a copy of the log directories, or of one partition, from before the cl
 
     KEEP/RUN/topic-N/undo.json    {"checkpoint": …, "groups": [{"base_offset": …, "originals": […]}, …]}
 
-In this case the segments that were not swapped are taken from AFTER. A pair is cut into *spans*, which tasks
-check independently::
+Then the segments that were not swapped are taken from AFTER. A pair is cut into *spans*, which tasks check
+independently::
 
     BEFORE   │ 0   │ 127 │ 300 │ 520 │ 700       segments, by base offset
     AFTER    │ 0         │ 300       │ 700
@@ -49,6 +49,7 @@ from siltstone.verify.findings import FILE_ERRORS, Findings
 
 UNDO_FILE = "undo.json"
 Logs = dict[TopicPartition, "LogSide"]
+"""The logs of one side: of BEFORE, or of AFTER."""
 _COPY_ADVICE = "name a copy from before the cleaning"
 
 
@@ -99,7 +100,7 @@ def cleaning_settings(
     cleaned_at_is_exact: bool,
     beyond_high_watermark: bool = False,
 ) -> CleaningSettings:
-    """The settings of a cleaning of a topic with this ``config``; None if it is not known.
+    """The settings of a cleaning. ``config``: the topic's settings, None if they are not known.
 
     A setting that was not set may have had another default in the cleaner, so it counts as not known.
     """
@@ -177,8 +178,8 @@ class LogPair:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """Offsets [start, end) of a log. ``before``: the indexes in ``LogPair.before`` of the segments that have
-    some of these offsets; ``after``: the index in ``LogPair.after`` of the one segment that has them, None
-    for what retention deleted. ``start`` is -1, below every offset, in the span of what it deleted."""
+    some of these offsets; ``after``: the index in ``LogPair.after`` of the segment that has them. In the span
+    below AFTER's first segment, which retention deleted, ``after`` is None and ``start`` is -1."""
 
     number: int
     start: int
@@ -195,13 +196,13 @@ def spans_of(pair: LogPair) -> list[Span]:
     if pair.before[0].base_offset < starts[0][0]:
         starts.insert(0, (-1, None))
     ends = [*(start for start, _ in starts[1:]), LONG_MAX]
-    limits = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
+    before_ends = [*(segment.base_offset for segment in pair.before[1:]), LONG_MAX]
     spans = []
     for number, ((start, after), end) in enumerate(zip(starts, ends, strict=True)):
         overlapping = tuple(
             row
-            for row, (segment, limit) in enumerate(zip(pair.before, limits, strict=False))
-            if segment.base_offset < end and limit > start
+            for row, (segment, segment_end) in enumerate(zip(pair.before, before_ends, strict=False))
+            if segment.base_offset < end and segment_end > start
         )
         spans.append(Span(number=number, start=start, end=end, before=overlapping, after=after))
     return spans
@@ -253,9 +254,9 @@ def open_sides(
         raise UsageError(reason, path=after[0], advice="name two directories of one partition")
     if runs and not copies:
         new = {partition: side for partition, side in new.items() if partition in old}
-        names = ", ".join(map(str, runs))
+        paths = ", ".join(map(str, runs))
         notes.append(
-            f"{names} has the originals of a run: only the logs that it changed ({len(old)}) are checked"
+            f"{paths} has the originals of a run: only the logs that it changed ({len(old)}) are checked"
         )
     _refuse_same_directories(copied, new)
     if topics:
@@ -288,6 +289,7 @@ def _refuse_unmatched(old: Logs, new: Logs) -> None:
 
 
 def _refuse_same_directories(copied: Logs, new: Logs) -> None:
+    """Raise UsageError for a log that has the same directory in BEFORE as in AFTER."""
     for partition in copied.keys() & new.keys():
         before, after = copied[partition].directory, new[partition].directory
         if files.stat(before).device_and_inode == files.stat(after).device_and_inode:
@@ -296,6 +298,7 @@ def _refuse_same_directories(copied: Logs, new: Logs) -> None:
 
 
 def _directory_sides(paths: Sequence[Path]) -> Logs:
+    """The logs of log directories, or of partitions' directories."""
     directories = open_directories(paths, lock=False)
     if len(directories) > 1:
         require_one_broker(directories)
@@ -362,6 +365,7 @@ def _is_undone(folder: Path, partition: Path) -> bool:
 
 
 def _read_undo(folder: Path) -> _Undo:
+    """The ``undo.json`` in a folder of kept originals. Raises CorruptFileError, OSError."""
     path = folder / UNDO_FILE
     try:
         return msgspec.json.decode(files.read_bytes(path), type=_Undo)
@@ -398,7 +402,7 @@ def pair_of(
     findings: Findings,
 ) -> LogPair | None:
     """The pair of one log, None if there is nothing to compare. Problems of its checkpoint, of the bounds of
-    its segments and of its other files go to ``findings``, those of AFTER that cannot be read, too. Raises
+    its segments and of its other files go to ``findings``; so do files of AFTER that cannot be read. Raises
     CorruptFileError and OSError for files of BEFORE."""
     if before is None or after is None:
         findings.add("log_unknown" if before is None else "log_missing", str(partition))
@@ -431,8 +435,8 @@ def _pair(
         findings.add("checkpoint", "AFTER has none, but BEFORE had one")
     elif after.checkpoint is None and len(after.segments) > 1:
         findings.notes.append("AFTER has no cleaner checkpoint: taken for never cleaned")
-    # If the checkpoint did not move, a cleaning may still have rewritten the clean section, for its
-    # tombstones.
+    # If the checkpoint moved, all segments below it may have been rewritten. If it did not, a cleaning may
+    # still have rewritten the clean section, for its tombstones.
     below = [base for base in bases if base <= cleaned_end_offset]
     above = [base for base in bases if base >= cleaned_end_offset]
     rewritten_end_offset = (
@@ -464,6 +468,8 @@ def _pair(
 def _check_range(pair: LogPair, before: LogSide, producers: ProducerStates, findings: Findings) -> None:
     """The checkpoint must not move backwards, nor beyond what may be cleaned; the log's end must not move."""
     end = pair.cleaned_end_offset
+    # If ``end`` is ``first_dirty_offset``, AFTER has no checkpoint (``_pair`` reports that), or BEFORE's was
+    # outside the log.
     if before.checkpoint is not None and end < before.checkpoint and end != pair.first_dirty_offset:
         findings.add("checkpoint", f"moved backwards from {before.checkpoint} to {end}")
     for name, bound in (
@@ -566,6 +572,7 @@ def _check_epochs(before: LogSide, after: LogSide, findings: Findings) -> None:
         return
     has_moved = before.log_start_offset != after.log_start_offset or not before.segments or not after.segments
     has_moved = has_moved or before.segments[0].base_offset != after.segments[0].base_offset
+    # A higher epoch is right, too: a new one replaces an old one that starts at the same offset.
     for epoch, offset in () if has_moved else epochs:
         if max((new for new, start in new_epochs if start <= offset), default=-1) < epoch:
             findings.add("leader_epochs", f"{epoch} does not hold there any more", offset=offset, path=path)

@@ -1,10 +1,11 @@
 """The check of transactions: which batches were aborted, and which markers may be discarded.
 
 BEFORE and AFTER are the log before and after a cleaning. A transaction *has data* if BEFORE has a data batch
-of its producer between the marker before and this transaction's marker; else it is *empty*. A batch without
-records counts as data. A log is compared in spans of offsets (``checking``). Within one that is known for all
-markers but the first one of each producer: its transaction may have data in the spans of lower offsets. These
-markers are *unresolved*; ``check_unresolved_markers`` checks them when all spans were compared.
+of its producer between the producer's marker before and this transaction's marker; else it is *empty*. A data
+batch without records counts, too. A log is compared in spans of offsets (``checking``). A span alone tells
+whether a transaction has data, except for that of a producer's first marker in the span: if the span has no
+data of it, spans of lower offsets may have some. Such a marker is *unresolved*; ``check_unresolved_markers``
+checks these markers when all spans were compared.
 
 =================  =========================  ==============================================================
 the transaction    the marker in BEFORE       what its marker in AFTER must be
@@ -15,9 +16,9 @@ is empty           a horizon in the future    retained
 is empty           a horizon that has passed  discarded, or an empty batch that keeps the producer's epoch
 =================  =========================  ==============================================================
 
-Where the cleaner checkpoint did not move (``LogPair.was_cleaned``), an unchanged marker is right in the
-second and in the last row, too: the cleaner need not have been there. So it is in the last row where the time
-of the cleaning is not known exactly.
+If the cleaner checkpoint did not move (``LogPair.was_cleaned``), an unchanged marker is right in the second
+and in the last row, too: the cleaner need not have rewritten its batch. In the last row an unchanged marker
+is also right if the time of the cleaning is not known exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from siltstone.log.transactions import AbortedTransactions
 from siltstone.verify.findings import Findings
 from siltstone.verify.pairs import LogPair
 
-_NO_RANGES = np.empty((2, 0), np.int64)  # first and last offsets of no transactions
+_NO_RANGES = np.empty((2, 0), np.int64)
+"""The first and the last offsets of a producer's aborted transactions if it has none."""
 DISCARDED, RETAINED, EMPTIED = range(3)
 """The outcomes of a batch; EMPTIED: its header is retained, but no record."""
 NO_HORIZON = -1
@@ -44,8 +46,8 @@ NO_HORIZON = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerOutcome:
-    """A marker of BEFORE and the outcome of its batch. ``horizon``, ``new_horizon``: its delete horizon in
-    BEFORE and in AFTER, in ms, or NO_HORIZON."""
+    """A marker of BEFORE and what became of its batch. ``outcome``: DISCARDED, RETAINED or EMPTIED.
+    ``horizon``, ``new_horizon``: its delete horizon in BEFORE and in AFTER, in ms, or NO_HORIZON."""
 
     offset: int
     producer_id: int
@@ -95,9 +97,10 @@ class AbortedIndex:
 
     def __init__(self, data: bytes) -> None:
         index = AbortedTransactions.from_entries(data)
-        # They are sorted by producer.
+        # The rows of ``index`` are sorted by producer.
         producers, starts = np.unique(index.producer_id, return_index=True)
         bounds = itertools.pairwise([*starts.tolist(), len(index.producer_id)])
+        # Producer id → (first offsets, last offsets) of its aborted transactions, ascending.
         self._by_producer = {
             producer: (index.first_offset[start:end], index.last_offset[start:end])
             for producer, (start, end) in zip(producers.tolist(), bounds, strict=True)
@@ -110,7 +113,8 @@ class AbortedIndex:
         for producer in np.unique(batches["producer_id"][data]).tolist() if self._by_producer else ():
             first, last = self._by_producer.get(producer, _NO_RANGES)
             rows = np.flatnonzero(data & (batches["producer_id"] == producer))
-            # The ranges of a producer do not overlap: a batch can only be in the last one that begins below.
+            # The ranges of a producer do not overlap: a batch can only be in the last range that begins at or
+            # below the batch's last offset. -1: there is none; then the appended -1 is looked up.
             entry = np.searchsorted(first, batches["last_offset"][rows], side="right") - 1
             aborted[rows] = (entry >= 0) & (np.append(last, -1)[entry] >= batches["base_offset"][rows])
         return aborted
@@ -118,8 +122,9 @@ class AbortedIndex:
     def contradicts(self, producer: int, offset: int, is_commit: bool, data_is_listed: Flags) -> bool:
         """Does the index contradict the producer's marker at ``offset``?
 
-        ``data_is_listed``: for each data batch of the transaction, whether the index lists it as aborted. An
-        ABORT with data of which the index lists nothing is found by ``check_transaction_indexes`` only.
+        ``data_is_listed``: for each data batch of the transaction, among the batches that are being compared,
+        whether the index lists it as aborted. An ABORT with data of which the index lists nothing is no
+        contradiction here: ``check_transaction_indexes`` reports it.
         """
         first, last = self._by_producer.get(producer, _NO_RANGES)
         entry = int(np.searchsorted(first, offset, side="right")) - 1
@@ -157,7 +162,7 @@ def check_unresolved_markers(
 ) -> set[int]:
     """Check the unresolved markers of all spans, which must be in order. Returns the offsets of all ABORT
     markers whose transaction has data."""
-    open_producers: set[int] = set()
+    open_producers: set[int] = set()  # after the spans so far
     aborts: set[int] = set()
     for span in spans:
         for marker in span.unresolved_markers:
@@ -174,8 +179,8 @@ def check_unresolved_markers(
 def check_transaction_indexes(
     pair: LogPair, after: Iterable[tuple[int, bytes]], aborts_with_data: set[int], findings: Findings
 ) -> None:
-    """Compare AFTER's ``.txnindex`` files with BEFORE's; ``after``: (base offset of a segment, the bytes of
-    its file)."""
+    """Compare AFTER's ``.txnindex`` files with BEFORE's. ``after``: (base offset of a segment, the bytes of
+    its file). ``aborts_with_data``: the result of ``check_unresolved_markers``."""
     old_entries = np.frombuffer(pair.aborted_entries, TRANSACTION_ENTRY)
     by_marker = dict(zip(old_entries["last_offset"].tolist(), old_entries.tolist(), strict=True))
     missing = aborts_with_data - by_marker.keys()

@@ -2,8 +2,8 @@
 
 A ledger consists of *runs*, as in an LSM tree, ascending by offset without gaps or overlaps. A run covers the
 log's offsets [``base_offset``, ``end_offset``) and has the records that a compaction retained of them. A
-record of a run is *superseded* if a later compaction found that it is not its key's last one: a later run has
-that one, or the log had a tombstone, which no ledger keeps. Sizes are in bytes, checksums are CRC32C. In the
+record of a run is *superseded* if a later compaction found a later record of its key: a later run has that
+record, unless it is a tombstone, which no ledger keeps. Sizes are in bytes, checksums are CRC32C. In the
 files a run is called ``generation``, and superseded is called ``hidden``. This module opens no file.
 """
 
@@ -35,8 +35,8 @@ WRONG_CHECKSUM = "the checksum does not match"
 
 
 def seal(fields: Mapping[str, Any]) -> bytes:
-    """A sealed file's bytes: ``version``, the fields in their order, and the ``sha256`` of version and
-    fields."""
+    """A sealed file's bytes: JSON of ``version``, the fields in their order, and the ``sha256`` of all of
+    these."""
     body = {"version": VERSION, **fields}
     return _text({**body, "sha256": hashlib.sha256(_text(body)).hexdigest()})
 
@@ -89,8 +89,10 @@ class SegmentEntry(_Strict, frozen=True, kw_only=True):
 
 
 class Run(_Strict, frozen=True, kw_only=True, rename={"superseded": "hidden"}):
-    """A part of a ledger, written by one compaction. ``id``: no other run of the log has it. ``records``: how
-    many it has. ``size``: the bytes of its segments' logs.
+    """A part of a ledger, written by one compaction; it covers the offsets [``base_offset``, ``end_offset``).
+
+    ``id``: no other run of the log has the same. ``records``: how many records it has, superseded ones
+    included. ``size``: the bytes of its segments' logs.
 
     ``keys_size`` and ``keys_crc``: bytes and CRC32C of its key index. ``superseded``: how many of its records
     the ledger's file of superseded offsets lists.
@@ -179,8 +181,8 @@ def broken_rule(ledger: Ledger) -> str:
 def _segments_fit(run: Run) -> bool:
     """Do the segments have the run's size? Do their base offsets ascend up to the run's end?
 
-    The first one may lie below the run's base offset: its first batch may begin there, and its records from
-    the base offset on are the run's.
+    The first segment's base offset may be below the run's: its first batch may begin there. Of that batch
+    only the records from the run's base offset on belong to the run.
     """
     bases = [segment.base_offset for segment in run.segments]
     ascending = [run.base_offset, *bases[1:], run.end_offset]

@@ -7,19 +7,19 @@
         polled.columns.offset        # ascending, each record once
 
 This is Pulsar's ``readCompacted``. The reader opens the ledger that is current when it starts, or at a
-``seek``, and reads it up to its horizon, even if a later compaction replaces it. While the reader has it
-open, retention does not delete the log's records from the horizon on. The reader closes the ledger when it
-first reads the log itself. A ledger has no records of open or aborted transactions, so ``isolation`` matters
-only from the horizon on. If a log has no ledger, all of the log is read.
+``seek``, and reads that ledger up to its horizon, even if a later compaction replaces it. While the reader
+has the ledger open, retention does not delete the log's records from the horizon on. The reader closes the
+ledger when it first reads the log itself. A ledger has no records of open or aborted transactions, so
+``isolation`` matters only from the horizon on. If a log has no ledger, all of the log is read.
 
-A ledger has no tombstones either. A reader that continues where another one stopped has to see the tombstones
-of the keys that the other one has read, also if a newer ledger has applied them meanwhile. So it reads the
-log itself from ``log_from`` on, the offset from which the other one would have, and the newer ledger only
-below::
+A ledger has no tombstones either. If reader B continues where reader A stopped, B has to return the
+tombstones of keys that A has returned, even if a newer ledger has applied these tombstones by now. So B reads
+the log itself from A's ``log_from`` on, and the newer ledger only below::
 
-    other reader   ├─ ledger 1 ─┤ log_from ── log ──►
-    continues at         ▲
-                         ├ ledger 2 ┤ log_from ── log ──►        not: ├ ledger 2 ──────────────┤ its horizon
+    reader A        ├──── ledger 1 ────┤ log_from ── log ──►
+    A stops                 ▲
+    reader B                ├ ledger 2 ┤ log_from ── log ──►
+    not right for B         ├ ledger 2 ──────────────┤ horizon ── log ──►
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ from siltstone.log.reading import (
     Start,
 )
 
-# A ledger may have records that a later run of it superseded. A reader drops them from the decoded columns.
+# A run may have records that a later run of the same ledger supersedes. A reader drops these records from the
+# decoded columns.
 
 
 @kernel
 def _drop_rows(superseded: Int64, columns: ColumnArrays) -> int:
     """Move the rows whose offsets are not superseded to the front of the columns' arrays, in place. Returns
-    how many they are, -1 if a superseded offset has no row.
+    how many rows these are, or -1 if a superseded offset has no row.
 
     Both ``superseded`` and the rows ascend by offset, so one pass over both finds them.
     """
@@ -127,9 +128,9 @@ class CompactedReader(RecordReader, Closing):
 
     ``offset``: of the next record. ``log_from``: the offset from which the log itself is read, normally the
     ledger's horizon. ``resets``: how many times the ``reset`` policy was applied: to an offset below the
-    view's first one, or after retention deleted records of the log before they were read; "earliest" is the
-    view's first record. Close the reader, or use it in a ``with`` statement: until it has passed the horizon
-    it keeps a ledger open, and retention keeps the log's records from the horizon on.
+    first offset of the compacted view, or after retention deleted records of the log before they were read;
+    "earliest" is the view's first record. Close the reader, or use it in a ``with`` statement: until it has
+    passed the horizon it keeps a ledger open, and retention keeps the log's records from the horizon on.
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class CompactedReader(RecordReader, Closing):
         log_from: int | None = None,
         **options: Unpack[ReaderSettings],
     ) -> None:
-        """Arguments are ``LogReader``'s; ``log_from``: that of the reader that this one continues.
+        """``log_from``: that of the reader that this reader continues, else None; the other arguments are
+        ``LogReader``'s.
 
         Raises UsageError, LedgerError, OSError; and OffsetOutOfRangeError, here or in a later ``poll``, if
         records of the log from ``log_from`` on were deleted before they were read.
@@ -149,7 +151,8 @@ class CompactedReader(RecordReader, Closing):
         self._options = options
         self._reset, self._end = options.get("reset", "none"), options.get("end")
         LogReader(log, 0, **options)  # raises for wrong options
-        # ``poll`` of this class applies the ``reset`` policy, to the view as a whole.
+        # ``poll`` of this class applies the ``reset`` policy: the compacted view begins at another offset
+        # than the log.
         without_reset: ReaderSettings = {**options, "reset": "none"}
         self._log_reader = LogReader(log, 0, **without_reset)
         self._ledger: OpenLedger | None = None
@@ -244,7 +247,7 @@ class CompactedReader(RecordReader, Closing):
 
     def _first_offset_since(self, segment: LedgerSegment, timestamp_ms: int) -> int | None:
         """The offset of the segment's first record that is not superseded and not older than
-        ``timestamp_ms``; None without one."""
+        ``timestamp_ms``; None if it has no such record."""
         record = fetch.offset_for_time(segment.view, timestamp_ms)
         if record is None:
             return None
@@ -325,6 +328,7 @@ class CompactedReader(RecordReader, Closing):
         assert self._ledger is not None
         if self._options.get("verify", True):
             self._ledger.verify_segment(segment)
+            # The next segment's checksum is computed while this segment is read.
             base = segment.entry.base_offset
             next_segment = next(
                 (later for later in self._ledger.segments if later.entry.base_offset > base), None
@@ -346,8 +350,7 @@ class CompactedReader(RecordReader, Closing):
     def _poll_log(self, max_bytes: int | None) -> PolledRecords | None:
         """The next records of the log itself.
 
-        Releases the ledger only after this read: until then the ledger keeps retention from deleting the
-        records.
+        The ledger is released only after this read: until then it keeps retention from deleting the records.
         """
         try:
             if self._ledger is not None:

@@ -5,13 +5,14 @@ The current ledger is the one that the cursor names. In Pulsar ``CompactorSubscr
 ``CompactedTopic.deleteCompactedLedger`` deletes the old one. Here::
 
     commit         1 rename runs ─► 2 write superseded offsets, manifest ─► 3 verify ─► 4 replace the cursor
-    delete_unused  delete each manifest that is neither current nor locked by a reader ─► runs of no manifest
+    delete_unused  delete each manifest that is neither current nor locked by a reader ─► delete the runs that
+                   are in no manifest
     delete_cursor  delete the cursor; ``delete_unused`` deletes the rest
 
-What is before an arrow is durable before the next step begins. A crash leaves the old cursor or the new one,
-each with all files of its ledger, since ``delete_unused`` deletes only files that the current ledger does not
-need. The caller of these three holds the lock of the log directory. Readers do not need that lock: they hold
-a shared lock (``flock``) on their ledger's manifest.
+A step is durable before the next one begins. A crash leaves the old cursor or the new one, each with all
+files of its ledger, since ``delete_unused`` deletes only files that the current ledger does not need. The
+caller of these three methods holds the lock of the log directory. Readers do not need that lock: they hold a
+shared lock (``flock``) on their ledger's manifest.
 
 The names in a partition's folder of ledgers::
 
@@ -19,7 +20,7 @@ The names in a partition's folder of ledgers::
     ledger-N.json      the manifest of ledger N: its runs, and sizes and checksums of their files
     ledger-N.hidden    its superseded offsets
     generation-N       run N: segments as in a log, and its key index
-    run-NAME           staged files of a compaction that is in progress or was interrupted; this is no run
+    run-NAME           staged files of a compaction that is in progress or was interrupted; NAME is no run's
 """
 
 from __future__ import annotations
@@ -71,14 +72,14 @@ from siltstone.log.segments import find_segment
 NONE_SUPERSEDED: Int64 = np.empty(0, np.int64)
 """The superseded offsets of a run that has none."""
 
-_BUFFER_BYTES = 256 << 10
+_BUFFER_BYTES = 256 << 10  # of a read for a checksum
 _logger = logging.getLogger("siltstone")
 
 # Reading: ``delete_unused`` deletes no file of a ledger that is open.
 #
 # Opening a ledger checks that the logs in its manifest exist with their sizes, and the indexes with their
-# checksums. The checksum of a segment's log is verified before the segment is read. A thread computes it
-# while the reader reads the segment before.
+# checksums. The checksum of a segment's log is verified before the segment is read. A thread computes that
+# checksum while the reader reads the segment before.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,8 @@ class LedgerSegment:
 
 
 class OpenLedger:
-    """A ledger whose manifest this process holds a shared lock on. ``segments``: those of all runs, in order.
+    """A ledger that is open for reading: this process holds a shared lock on its manifest. ``segments``:
+    those of all runs, ascending.
 
     Their logs are open, so a reader can read them even after the partition was deleted. An index is opened at
     its first lookup.
@@ -132,7 +134,7 @@ class OpenLedger:
             self._checksums[reader.path] = self._thread.submit(file_checksum, reader, self._close_requested)
 
     def close(self) -> None:
-        """Release the ledger. May be called twice."""
+        """Close the ledger and release its lock. May be called twice."""
         self._close_requested.set()
         self._thread.shutdown(cancel_futures=True)
         self.segments = ()
@@ -147,7 +149,8 @@ def run_name(run_id: int) -> str:
 def open_run_segments(folder: Path, run: Run, superseded: Int64) -> Iterator[LedgerSegment]:
     """The segments of a run, their files open. Raises LedgerError, OSError."""
     directory = folder / run_name(run.id)
-    # A segment covers the offsets up to the next one's base offset, the first all from the run's base offset.
+    # A segment covers the offsets up to the base offset of the next segment. The first one covers those from
+    # the run's base offset on, whatever its own base offset is (see ``manifest._segments_fit``).
     starts = [run.base_offset, *(entry.base_offset for entry in run.segments[1:])]
     ends = [*starts[1:], run.end_offset]
     # Not strict: a run may cover offsets without having a record or a segment.
@@ -279,6 +282,8 @@ _LEDGER_FILE_PATTERN = re.compile(r"ledger-(?P<id>\d+)\.(?P<kind>json|hidden)\Z"
 _RUN_PATTERN = re.compile(r"generation-(?P<id>\d+)\Z", re.ASCII)
 _UNFINISHED_PATTERN = re.compile(r"(run-.+|cursor\.json\.tmp)\Z")
 _OPEN_ATTEMPTS, _OPEN_PAUSE_S = 100, 0.005
+"""How often ``LedgerStore.open`` tries to lock a manifest that another thread or process deletes or locks,
+and how long it waits in between."""
 
 
 class LedgerStore:
@@ -354,7 +359,8 @@ class LedgerStore:
             except (FileNotFoundError, BlockingIOError):
                 if self.cursor() == cursor:
                     self.current()  # raises with the file that is missing
-                    time.sleep(_OPEN_PAUSE_S)  # the manifest is locked for a moment: ``first_needed_offset``
+                    # All files are there: ``_try_lock_exclusively`` holds the lock for a moment.
+                    time.sleep(_OPEN_PAUSE_S)
                 continue
             with contextlib.ExitStack() as stack:
                 stack.callback(lock.release)
@@ -369,8 +375,8 @@ class LedgerStore:
     def first_needed_offset(self) -> int | None:
         """The first offset of the log that the next compaction, or a reader of a ledger, still needs.
 
-        Retention must not delete records from it on. None without a ledger. Raises LedgerError, OSError: a
-        damaged ledger may have to be rebuilt from all records of the log.
+        Retention must not delete records from that offset on. None without a ledger. Raises OSError, and
+        LedgerError for a damaged ledger, which may have to be rebuilt from all records of the log.
         """
         ledger = self.current()
         horizons = [] if ledger is None else [ledger.horizon]
@@ -457,7 +463,7 @@ class LedgerStore:
 
         ``superseded``: run id → superseded offsets, int64, strictly ascending. ``staged``: id of a new run →
         its directory, complete and durable. Raises CheckFailedError when a check fails: the cursor is
-        unchanged then. Raises OSError, after which it is the old one or the new one.
+        unchanged then. After an OSError the cursor is the old one or the new one.
         """
         bases = {run.id: run.base_offset for run in ledger.runs}
         superseded = {number: offsets for number, offsets in superseded.items() if len(offsets)}
@@ -547,7 +553,8 @@ class LedgerStore:
             # First make the deletions of manifests durable. Otherwise a crash could bring a manifest back,
             # but not its runs.
             files.sync_directory(self.folder)
-        unused = [match[0] for match in (*orphans, *runs, *unfinished) if match[0] not in keep]
+        matches = (*orphans, *runs, *unfinished)
+        unused = [match[0] for match in matches if match[0] not in keep]  # ``match[0]``: the name
         removed += [self._remove(name) for name in unused]
         if removed:
             files.sync_directory(self.folder)
@@ -628,9 +635,9 @@ class CleaningBounds(NamedTuple):
 def cleaning_bounds(partition: Path) -> CleaningBounds:
     """The bounds that a partition's ledger sets to cleaning in place. Raises OSError.
 
-    If the ledger is corrupt, all tombstones stay. It may be ordered by time, unless all manifests can be read
-    and say otherwise: then nothing above the cursor's horizon is cleaned, and nothing at all if the cursor is
-    corrupt, too.
+    If the ledger is corrupt, all tombstones stay. The ledger then counts as one that is ordered by time,
+    unless all manifests can be read and say otherwise: nothing at or above the cursor's horizon is cleaned,
+    and nothing at all if the cursor is corrupt, too.
     """
     store = LedgerStore(partition)
     try:

@@ -9,7 +9,7 @@
     4 write the marker again                         only with ``mark_clean_shutdown``
 
 An error of the file system takes its log directory offline; the others are served (Kafka's
-``LogDirFailureChannel``). If one log cannot be served, the marker is not written: with it the next start
+``LogDirFailureChannel``). If a log cannot be served, the marker is not written: with a marker the next start
 would assume that this log had a clean shutdown, too.
 """
 
@@ -32,9 +32,9 @@ from siltstone.log.recovery.partition import RecoveredPartition, recover_partiti
 
 NOTHING_TO_DO, RECOVERED, DAMAGED = "nothing_to_do", "recovered", "damaged"
 REFUSED, FAILED, SKIPPED = "refused", "failed", "skipped"
-"""The statuses of a ``LogRecovery``. DAMAGED: the log is served, but has corrupt batches below its recovery
-point. REFUSED, FAILED: it is not served, because of its files or an error of the file system. SKIPPED: it is
-the metadata log, which recovery leaves alone."""
+"""The statuses of a ``LogRecovery``. RECOVERED: files were changed. DAMAGED: the log can be served, but has
+corrupt batches below its recovery point. REFUSED, FAILED: it cannot be served, because of its files or of an
+error of the file system. SKIPPED: it is the metadata log, which recovery leaves alone."""
 
 Progress = Callable[[str, int, int], None]
 """Called with a directory's path, how many of its logs are done, and how many it has."""
@@ -209,6 +209,7 @@ class _DirectoryRecoverer:
                 dry_run=options.dry_run,
             )
         except CorruptFileError as error:
+            # With a traceback the error would keep the recovery's arrays in memory.
             return replace(log, reason=str(error), damage=(error.with_traceback(None),))
         except DirectoryRefusedError as error:
             return replace(log, reason=str(error))
@@ -224,6 +225,7 @@ class _DirectoryRecoverer:
         return replace(log, status=status, reason="; ".join(reasons), recovered=recovered, damage=damage)
 
     def _go_offline(self, error: OSError) -> None:
+        """Record the first error that takes the directory offline."""
         with self._lock:
             if self.result.offline is None:
                 self.result.offline = _error_text(error)
@@ -231,7 +233,8 @@ class _DirectoryRecoverer:
     # Checkpoints and the marker
 
     def _write_checkpoints(self) -> None:
-        """Write the checkpoints that have changed, without the entries of logs that no longer exist.
+        """Write the checkpoints that have changed, without entries of logs that no longer exist (if only some
+        partitions are recovered, all other entries stay).
 
         The recovery points are written last: after a crash before that, the next start only scans more.
         """
@@ -274,7 +277,7 @@ class _DirectoryRecoverer:
         """
         results = [log.recovered for log in self.result.logs if log.status != SKIPPED]
         is_subset = self._directory.is_partition_subset
-        if not self._options.mark_clean_shutdown or is_subset or None in results:  # None: it is not served
+        if not self._options.mark_clean_shutdown or is_subset or None in results:  # None: not served
             return
         is_truncated = any(recovered is not None and recovered.truncated_bytes for recovered in results)
         content = names.CLEAN_SHUTDOWN_CONTENT if marker is None or is_truncated else marker

@@ -6,8 +6,8 @@ The steps, with those of ``LogLoader.load`` in parentheses::
                                                           completeSwapOperations)
     2 split overflowed closed segments                    (retryOnOffsetOverflow)
     3 remove files that belong to no segment              (loadSegmentFiles)
-    4 check the indexes of segments below the recovery point, and rebuild those with entries that cannot be
-      right                                               (LogSegment.sanityCheck)
+    4 check the indexes of segments below the recovery point, and rebuild an index with entries that cannot
+      be right                                            (LogSegment.sanityCheck)
     5 after a crash: scan every segment from the recovery point on, truncate the log at the first corrupt
       batch, rebuild the indexes                          (recoverLog, recoverSegment)
       after a clean shutdown: check the last batches of the active segment; scan it if one is corrupt
@@ -24,7 +24,7 @@ Where this differs from ``LogLoader.recoverLog``:
 - Corruption below the recovery point is reported and left as it is. Those bytes were durable, so no
   interrupted write explains it, and truncating there would lose valid records.
 - A log whose offsets decrease is refused (CorruptRecordError); Kafka does not start.
-- Indexes below the recovery point are rebuilt too.
+- A wrong index below the recovery point is rebuilt too.
 - With a damaged ``leader-epoch-checkpoint`` Kafka takes the whole directory offline (``LeaderEpochFileCache``
   cannot be read); here its epochs are taken from the batches, which have them.
 
@@ -100,7 +100,7 @@ class DirectoryChanges:
         """Remove segments, durably, the last one first. Their bytes count as truncated.
 
         A crash must not leave a later segment without an earlier one, so each removal is synced before the
-        next. A segment's ``.log`` is removed last, so that no index or snapshot is left without it.
+        next begins. A segment's ``.log`` is removed last, so that no index or snapshot is left without a log.
         """
         for base in sorted(bases, reverse=True):
             log = self.listing.get(segment_file(base, "log"))
@@ -110,7 +110,7 @@ class DirectoryChanges:
             self.sync_names()
 
     def write(self, name: str, data: bytes) -> None:
-        """Replace a file's contents with ``data``, durably; a file that has these bytes is not written."""
+        """Replace a file's contents with ``data``, durably; a file that already has these bytes is left."""
         path = self.directory / name
         size = self.listing[name].size if name in self.listing else -1
         has_prefix = size >= len(data) and files.read_slice(path, 0, len(data)) == data
@@ -119,8 +119,8 @@ class DirectoryChanges:
         self.is_changed = True
         if self.dry_run:
             return
-        # An index after a crash may only have too many bytes: preallocated zeros, or entries of records that
-        # were truncated. Then truncating it is enough; any other file is replaced by a rename.
+        # After a crash an index may have the right entries and more: preallocated zeros, or entries of
+        # records that were truncated. Then truncating it is enough; any other file is replaced by a rename.
         if has_prefix:
             _truncate(path, len(data))
         else:
@@ -169,9 +169,10 @@ def _truncate(path: Path, size: int) -> None:
 class ProducerSnapshots:
     """One log's producer snapshots, and producer states built from them (Kafka's ``ProducerStateManager``).
 
-    The states at an offset are those of the newest valid snapshot at or below it, and of the batches after
-    that. A corrupt snapshot is removed, and the one before it is used. Without a snapshot the log is read
-    from its start. ``offsets``: those with a snapshot file.
+    The states at an offset are those of the newest valid snapshot at or below it, with the batches from the
+    snapshot to the offset applied. A corrupt snapshot is removed, and the one before it is used. Without a
+    snapshot the log is read from its start. ``offsets``: those that have a snapshot file. ``expiration_ms``:
+    ``producer.id.expiration.ms``.
     """
 
     changes: DirectoryChanges
@@ -227,8 +228,9 @@ class ProducerSnapshots:
     def remove_stray_snapshots(self, bases: set[int], end_offset: int) -> None:
         """Remove the snapshots that no start reads (Kafka's ``ProducerStateManager.removeStraySnapshots``).
 
-        These are snapshots outside of the log, and those at no segment's base offset. But the newest of the
-        latter stays if it is above all base offsets: a shutdown writes a snapshot at the log's end.
+        These are snapshots outside of the log, and snapshots at an offset that is no segment's base offset.
+        But the newest one of the second kind stays if it is above all base offsets: a shutdown writes a
+        snapshot at the log's end. ``bases``: the segments' base offsets.
         """
         strays = self.offsets - bases
         newest = max((offset for offset in strays if offset <= end_offset), default=-1)
@@ -268,9 +270,9 @@ def split_overflowed_segments(
     """Split overflowed closed segments; returns {base offset: base offsets of the segments that replace it}.
 
     Their offsets reach 2³¹ or more above their base offset, which no index entry can hold; brokers before 1.1
-    wrote such segments. ``all_candidates``: read the headers of every segment that may have such offsets, not
-    only of those with an index that cannot be right. A corrupt segment is left to the scan. A dry run splits
-    nothing and returns no new base offsets.
+    wrote such segments. ``all_candidates``: read the headers of every segment that may have such offsets;
+    otherwise only of a segment that also has an index that cannot be right. A corrupt segment is left to the
+    scan. A dry run splits nothing and returns no new base offsets.
     """
     split: dict[int, list[int]] = {}
     listing, interval, size = changes.listing, config.index_interval_bytes, config.segment_index_bytes
@@ -295,7 +297,8 @@ def split_overflowed_segments(
 
 
 def remove_orphans(changes: DirectoryChanges, segments: Sequence[Segment]) -> set[int]:
-    """Remove indexes without a ``.log`` and temporary files; returns the offsets of producer snapshots."""
+    """Remove indexes without a ``.log``, and temporary files that a crash left; returns the offsets of the
+    producer snapshots."""
     bases = {segment.base_offset for segment in segments}
     snapshots = set()
     for name in list(changes.listing):
@@ -319,9 +322,11 @@ def remove_orphans(changes: DirectoryChanges, segments: Sequence[Segment]) -> se
 class RecoveredPartition:
     """The result of recovering a partition directory (Kafka's ``LoadedLogOffsets``).
 
-    Everything below ``log_end_offset`` is durable now; ``producers`` are those at that offset. ``damage``:
-    corrupt batches below the recovery point, which recovery left as they are. ``notes``: what else an
-    operator should know. ``changed``: recovery changed a file.
+    Everything below ``log_end_offset`` is durable now; ``producers`` are those at that offset.
+    ``truncated_bytes``: how many bytes of batches were removed. ``rebuilt_indexes``, ``removed_files``: names
+    of files; ``finished_swaps``: names of new segments' logs. ``damage``: corrupt batches below the recovery
+    point, which recovery left as they are. ``notes``: what else an operator should know. ``changed``:
+    recovery changed a file. In a dry run these fields say what a recovery would do.
     """
 
     directory: Path
@@ -433,7 +438,7 @@ class _Recovery:
         latest = self._epochs.latest_epoch if self._epochs else None
         self._latest_epoch = -1 if latest is None else latest  # in the checkpoint or in ``_new_epochs``
         self._new_epochs: list[tuple[int, int]] = []
-        self._previous_epoch = -1  # of the batch before, to note an epoch that decreases
+        self._previous_epoch = -1  # that of the batch before: an epoch that decreases gets a note
         self._indexes_contradict_markers = False
         self._snapshots = ProducerSnapshots(
             changes=changes,
@@ -464,7 +469,7 @@ class _Recovery:
             durable_count = max(floor_segment_index(self.segments, recovery_point), 0)
         for number in range(durable_count):
             self._check_durable_segment(number)
-        if self._epochs is None and not self._changes.dry_run:  # a dry run has no use for them
+        if self._epochs is None and not self._changes.dry_run:  # a dry run does not write epochs
             for segment in self.segments[:durable_count]:
                 self._note_epochs(read_epochs(segment))
         if end is not None:
@@ -536,6 +541,7 @@ class _Recovery:
                 )
 
     def _scan(self, number: int, states: ProducerStates, *, skip_corrupt: bool = False) -> SegmentScan:
+        """A scan of segment ``number`` that has run; applies the segment's batches to ``states``."""
         limit = self._offset_limit(number)
         scan = SegmentScan(self.segments[number], self._config, offset_limit=limit, skip_corrupt=skip_corrupt)
         scan.run(states)
@@ -611,7 +617,8 @@ class _Recovery:
         self._changes.truncate_log(segment_file(self.segments[number].base_offset, "log"), scan.size)
 
     def _note_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
-        """Collect the epochs that are missing in ``leader-epoch-checkpoint``; add a note for a lower one."""
+        """Collect the epochs that are missing in ``leader-epoch-checkpoint``; add a note where the epoch
+        decreases. ``epochs``: (leader epoch, the offset at which it begins)."""
         for epoch, base in epochs:
             if epoch > self._latest_epoch:
                 self._new_epochs.append((epoch, base))
@@ -644,6 +651,7 @@ class _Recovery:
             self._snapshots.take_snapshot(offset, self.states)
 
     def _write_epochs(self, end: int) -> None:
+        """Step 7. ``end``: the log end offset."""
         if self._epochs is None:
             # All epochs in one write: after a crash before it, the next start finds the damaged file and
             # reads the epochs of all batches again.
@@ -664,7 +672,8 @@ class _Recovery:
         self._changes.is_changed |= self._epochs.entries != before
 
     def _start_empty(self) -> int:
-        """Begin an empty log at the log start offset: it had no segment, or ended below that offset."""
+        """Begin an empty log at the checkpoint's log start offset: the log had no segment, or ended below
+        that offset. Returns the offset."""
         if self.segments:
             start = self._checkpointed_log_start
             self.notes.append(f"ended below its log start offset {start}; it is empty now and starts there")

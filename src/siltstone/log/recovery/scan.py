@@ -2,8 +2,8 @@
 
 ``SegmentScan`` is Kafka's ``LogSegment.recover``, ``impossible_indexes`` is ``LogSegment.sanityCheck``. The
 scan ends at the first damage, where a crash may have interrupted a write: an impossible size or magic byte, a
-wrong checksum, a batch that ends beyond the file. An offset that is not above the one before it is an error
-instead: both batches are whole, and nothing tells which of them is right.
+wrong checksum, a batch that ends beyond the file. A base offset that is not above the last offset of the
+batch before is an error instead: both batches are whole, and nothing tells which of them is right.
 
 ``check_tail`` is enough for a segment after a clean shutdown. It reads only the last batches, from one of the
 last index entries on.
@@ -37,7 +37,7 @@ from siltstone.log.indexes import (
     read_entries,
     sanity_check,
 )
-from siltstone.log.names import SEGMENT_KINDS, segment_file
+from siltstone.log.names import INDEX_KINDS, segment_file
 from siltstone.log.producers import ProducerStates
 from siltstone.log.segments import Segment, Window, windows
 from siltstone.log.transactions import (
@@ -51,14 +51,14 @@ _TAIL_SIZE_MIN = 64 << 10
 """Bytes that ``check_tail`` reads at least, if the segment has them: it starts at an index entry that is at
 least so far from the segment's end."""
 _TAIL_ENTRIES_MAX = 64
-"""Index entries that it reads to find that entry."""
+"""Index entries that ``check_tail`` reads at most to find that entry."""
 _TAIL_SIZE_MAX = 16 << 20
-"""Bytes that it reads at most; a larger tail needs a scan of the segment."""
+"""Bytes that ``check_tail`` reads at most; a larger tail needs a scan of the segment."""
 _UNWRITTEN_OFFSET = "the first bytes of the batch's base offset were never written"
 _RESTORE_ADVICE = "restore the partition from a replica, or move it away, and recover again"
 
 PartitionFiles = Mapping[str, files.FileStat]
-"""The files of a partition directory."""
+"""The files of a partition directory: name → status."""
 
 
 def apply_batches(
@@ -75,8 +75,9 @@ def apply_batches(
 def state_changing_rows(batches: BatchHeaders) -> Int64:
     """The rows of the batches that have to be applied to get the producers' states, ascending.
 
-    Of consecutive batches of one producer with the same epoch and flags these are the first, which may open a
-    transaction, and the last, which overwrites what the others set. All markers are among them.
+    In a run of consecutive data batches of a producer with the same epoch and transactional bit, these are
+    the first batch, which may open a transaction, and the last, which overwrites what the others set. All
+    markers are among the rows.
     """
     rows = np.flatnonzero(batches["producer_id"] >= 0)
     if len(rows) < 3:
@@ -130,9 +131,8 @@ class SegmentScan:
     def __init__(
         self, segment: Segment, config: LogConfig, *, offset_limit: int, skip_corrupt: bool = False
     ) -> None:
-        """``offset_limit``: all offsets of the segment must be below it.
-
-        ``skip_corrupt``: continue after a batch with a wrong checksum, instead of ending the scan.
+        """``offset_limit``: all offsets of the segment must be below it. ``skip_corrupt``: continue after a
+        batch with a wrong checksum, instead of ending the scan there.
         """
         base, interval = segment.base_offset, config.index_interval_bytes
         self.indexes = IndexBuilder(base, interval, config.segment_index_bytes)
@@ -149,6 +149,7 @@ class SegmentScan:
         Raises CorruptRecordError for offsets that decrease or cannot belong to the segment, OSError.
         """
         for window in self._valid_batches():
+            # ``skip_corrupt`` is for durable segments, in which a crash leaves no unwritten bytes.
             batches = window.batches if self._skip_corrupt else self._before_unwritten_offset(window)
             if not len(batches):
                 return
@@ -169,28 +170,29 @@ class SegmentScan:
         """Read the batches with right checksums; set ``damage`` and ``skipped``."""
         path = self._segment.path
         with files.Reader(path) as reader:
-            unchecked = windows(reader, verify=False)
+            unchecked_windows = windows(reader, verify=False)
             while True:
                 try:
-                    window = next(unchecked, None)
+                    window = next(unchecked_windows, None)
                 except CorruptRecordError as error:
-                    self.damage = error.with_traceback(None)
+                    self.damage = error.with_traceback(None)  # with a traceback it would keep the window
                     return
                 if window is None:
                     return
-                rest = window.batches
-                while (bad_row := first_bad_checksum(window.data, rest)) is not None:
+                unchecked_batches = window.batches
+                while (bad_row := first_bad_checksum(window.data, unchecked_batches)) is not None:
                     if bad_row:
-                        yield Window(data=window.data, batches=rest[:bad_row], origin=window.origin)
-                    position = window.origin + int(rest["position"][bad_row])
+                        valid = unchecked_batches[:bad_row]
+                        yield Window(data=window.data, batches=valid, origin=window.origin)
+                    position = window.origin + int(unchecked_batches["position"][bad_row])
                     damage = CorruptRecordError(path, position, BAD_CHECKSUM)
                     if not self._skip_corrupt:
                         self.damage = damage
                         return
                     self.skipped.append(damage)
-                    rest = rest[bad_row + 1 :]
-                if len(rest):
-                    yield Window(data=window.data, batches=rest, origin=window.origin)
+                    unchecked_batches = unchecked_batches[bad_row + 1 :]
+                if len(unchecked_batches):
+                    yield Window(data=window.data, batches=unchecked_batches, origin=window.origin)
 
     def _before_unwritten_offset(self, window: Window) -> BatchHeaders:
         """The batches before the first one whose base offset a crash left incomplete, which is damage.
@@ -206,7 +208,8 @@ class SegmentScan:
             return batches
         row = int(decreasing[0])
         base, expected = int(batches["base_offset"][row]), int(expected_bases[row])
-        # Offsets are big-endian: without its first bytes the stored one is the expected one's low bytes.
+        # Offsets are big-endian: with zeros as its first bytes, the stored offset is the expected offset's
+        # low bytes.
         if not any(base == expected & ((1 << bits) - 1) for bits in range(0, 64, 8)):
             return batches
         position = window.origin + int(batches["position"][row])
@@ -218,6 +221,8 @@ class SegmentScan:
         return np.append(np.int64(self.next_offset), batches["last_offset"][:-1] + 1)
 
     def _refuse_wrong_offsets(self, batches: BatchHeaders, origin: int) -> None:
+        """Raise CorruptRecordError for an offset that decreases or cannot be in the segment; count the
+        gaps."""
         bases, lasts, expected = batches["base_offset"], batches["last_offset"], self._expected_bases(batches)
         self.gaps += int(np.count_nonzero(bases != expected))
         invalid = np.flatnonzero((bases < expected) | (lasts >= self._offset_limit))
@@ -238,8 +243,8 @@ class SegmentScan:
 def check_tail(segment: Segment) -> int | None:
     """The offset after a segment's last batch; None if the whole segment has to be scanned.
 
-    It has to be if one of the last batches is invalid, if an index entry does not fit them, or if they have
-    more than ``_TAIL_SIZE_MAX`` bytes. Raises OSError.
+    It has to be scanned if one of the last batches is invalid, if an index entry does not fit these batches,
+    or if they have more than ``_TAIL_SIZE_MAX`` bytes. Raises OSError.
     """
     if not segment.size:
         return segment.base_offset
@@ -257,8 +262,8 @@ def check_tail(segment: Segment) -> int | None:
         return None
     if lasts[-1] - segment.base_offset > LARGEST_RELATIVE_OFFSET:
         return None
-    # A batch begins at an entry's position, and its last offset is not above the entry's. It may be below:
-    # an entry for several batches that were appended together has the offset of the last one.
+    # A batch begins at an entry's position, and its last offset is not above the entry's. It may be below
+    # that: an entry for several batches that were appended together has the last offset of the last of them.
     rows = np.searchsorted(batches["position"], entries["position"] - start)
     fits = rows < len(batches)
     rows = np.minimum(rows, len(batches) - 1)
@@ -271,8 +276,8 @@ def _tail_entries(segment: Segment) -> tuple[int, npt.NDArray[np.void]]:
     """(the position at which a segment's tail starts, the entries of the offset index in the tail).
 
     The tail starts at the last entry with at least ``_TAIL_SIZE_MIN`` bytes after it, among the last
-    ``_TAIL_ENTRIES_MAX`` entries. If none of these has so many, it starts at the first of them, or, if the
-    index has fewer entries, with the segment.
+    ``_TAIL_ENTRIES_MAX`` entries. If no entry has so many bytes after it, the tail starts at the first of
+    these entries, or, if the index has fewer entries, at the segment's start.
     """
     width = OFFSET_ENTRY.itemsize
     count = min(segment.offset_index_size // width, _TAIL_ENTRIES_MAX)
@@ -301,7 +306,7 @@ def impossible_indexes(
     the last one.
     """
     impossible = []
-    for kind in SEGMENT_KINDS[1:]:
+    for kind in INDEX_KINDS:
         name = segment_file(segment.base_offset, kind)
         size = listing[name].size if name in listing else 0
         # A segment without aborted transactions has no transaction index.
@@ -315,7 +320,8 @@ def impossible_indexes(
 
 
 def _last_is_possible(segment: Segment, kind: str, name: str, size: int, offset_limit: int) -> bool:
-    """Has an index of ``size`` bytes whole entries, and can the last one be an entry of the segment?"""
+    """Is ``size``, an index's size in bytes, a whole number of entries? Can the last entry be one of this
+    segment's? ``name``: of the index file."""
     width = ENTRY_OF_KIND[kind].itemsize
     if size % width:
         return False

@@ -30,7 +30,8 @@ Epochs = Sequence[tuple[int, int]]
 class RemoteCopy:
     """A copy of a segment: offsets ``start_offset`` to ``end_offset``, both included.
 
-    ``epochs``: as in ``Epochs``; an epoch may begin before the copy does. ``event_ms``: when it was copied.
+    ``epochs``: those of its records, as in ``Epochs``; the first may begin before the copy does.
+    ``event_ms``: when the segment was copied.
     """
 
     segment_id: str
@@ -62,9 +63,10 @@ def choose(
 
     The first part begins where its copy does, maybe below ``log_start``, as a local segment may.
 
-    ``leader_epochs``: the log's leader epochs; empty if they are unknown: then a copy of a newer leader is
-    taken before one of an older. ``local_start``: None if there is no local segment. A log may begin above
-    ``log_start``; the part between its first copy and ``local_start`` that no copy has is a gap.
+    ``leader_epochs``: the log's leader epochs; empty if they are unknown: then a newer leader's copy is taken
+    before an older leader's. ``local_start``: the base offset of the first local segment, None if there is
+    none. A log may begin above ``log_start``, so the offsets below its first copy are no gap; offsets between
+    that copy and ``local_start`` that no copy has are a gap.
     """
     valid = sorted(
         itertools.chain.from_iterable(_valid_ranges(copy, leader_epochs) for copy in copies), key=_order
@@ -96,12 +98,13 @@ def _order(part: ChosenRange) -> tuple[int, int]:
 
 
 def _reach(part: ChosenRange) -> tuple[int, int, str]:
-    """The copy that reaches the furthest, then the newest."""
+    """Sort key: the copy that reaches the furthest is the largest, then the newest one. The id decides
+    between copies that are equal in both, so that every run chooses the same."""
     return part.last, part.copy.event_ms, part.copy.segment_id
 
 
 def _by_leader(part: ChosenRange) -> tuple[int, int, int, str]:
-    """The copy of the newest leader, then as ``_reach``."""
+    """Sort key: the copy of the newest leader is the largest, then as in ``_reach``."""
     return part.copy.epochs[-1][0] if part.copy.epochs else -1, *_reach(part)
 
 
@@ -109,11 +112,11 @@ def _valid_ranges(copy: RemoteCopy, leader_epochs: Epochs) -> list[ChosenRange]:
     """The offsets of a copy at which it has the log's own epoch; adjacent ones are one range."""
     if not leader_epochs or not copy.epochs:
         return [ChosenRange(copy, copy.start_offset, copy.end_offset)]
-    own = dict(_spans(leader_epochs, 0, LONG_MAX))
+    log_spans = dict(_spans(leader_epochs, 0, LONG_MAX))
     parts: list[ChosenRange | OffsetGap] = []
     for epoch, (first, last) in _spans(copy.epochs, copy.start_offset, copy.end_offset):
-        if epoch in own:
-            low, high = max(first, own[epoch][0]), min(last, own[epoch][1])
+        if epoch in log_spans:
+            low, high = max(first, log_spans[epoch][0]), min(last, log_spans[epoch][1])
             if low <= high:
                 parts.append(ChosenRange(copy, low, high))
     return [part for part in _merged(parts) if isinstance(part, ChosenRange)]
@@ -129,7 +132,7 @@ def _spans(epochs: Epochs, first: int, last: int) -> list[tuple[int, tuple[int, 
 
 
 def _merged(parts: Sequence[ChosenRange | OffsetGap]) -> list[ChosenRange | OffsetGap]:
-    """The parts, with consecutive ranges of one copy as one."""
+    """The parts, with consecutive ranges of the same copy joined to one range."""
     merged: list[ChosenRange | OffsetGap] = []
     for part in parts:
         before = merged[-1] if merged else None

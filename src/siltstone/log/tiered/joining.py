@@ -3,13 +3,13 @@
 A storage is read in this order, with one list of the partition's directory and one small read for each
 segment:
 
-1. The partition's directory in the storage has the topic's id in its name. The id is that of
-   ``partition.metadata``; without that file there must be only one directory of the topic's name. A directory
-   with another id is that of a deleted topic.
+1. The partition's directory in the storage has the topic's id in its name. The id is that of the local
+   ``partition.metadata``; without that file the storage must have only one id for the topic's name. A
+   directory with another id is that of a deleted topic.
 2. A segment counts if all its files are there, and if their contents agree with their names. If the broker's
-   log directories have records of the partition in ``__remote_log_metadata``, these decide: a segment whose
-   copy is finished must be there, and no other segment counts. A run reads these records once, unless they
-   change.
+   log directories have records of the partition in ``__remote_log_metadata``, these records decide instead: a
+   segment whose copy is finished must be there, and no other segment counts. A run reads these records once,
+   unless they change.
 3. ``copies.choose`` chooses which of these segments make up the log below the local segments.
 
 A chosen segment's files get local names (``00000000000000000000.log``). If only a part of a copy belongs to
@@ -81,8 +81,9 @@ from siltstone.log.tiered.remote_metadata import (
 _THREADS = 16
 """How many manifests are fetched at one time."""
 _EPOCH_COLUMNS = ("epoch", "start offset")
-_READ_AGAIN = "copy the storage and the directory again, or read through the broker"
+_INCOMPLETE_ADVICE = "copy the storage and the directory again, or read through the broker"
 _Listing = dict[str, files.FileStat]
+"""The status of files: of a directory's by name, of a segment's by kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +134,13 @@ def find(place: JoinedPlace) -> JoinedFiles:
 _listed: dict[JoinedPlace, RemotePart] = {}
 """The remote parts as they were listed last."""
 _LINES_MAX = 5
-"""The most segments of a partition that are not read, in the lines for display."""
+"""How many segments that are not read ``remote_lines`` names for a partition; a last line counts the
+others."""
 
 
 def remote_lines(partition: Path) -> Iterator[str]:
-    """Lines about the remote part of a partition: the segments that were read, and those that were not; none
-    if it has no such part, or was not listed."""
+    """Lines for display about the remote part of a partition: how many segments are read, and which are not;
+    no line if it has no remote part, or was not listed."""
     part = _listed.get(place_of_joined(partition)) if is_joined(partition) else None
     if part is None:
         return
@@ -152,7 +154,7 @@ def remote_lines(partition: Path) -> Iterator[str]:
 
 
 def remote_part(place: JoinedPlace) -> RemotePart | None:
-    """The remote part of the partition ``place.inside``; None if the storage has none.
+    """The remote part of the partition ``place.inside``; None if it is no partition, or not in the storage.
 
     Raises DirectoryRefusedError for offsets that neither side has, for a segment that is encrypted and for a
     topic whose id is not clear; CorruptFileError, UnsafeFileError, OSError.
@@ -194,7 +196,7 @@ def remote_part(place: JoinedPlace) -> RemotePart | None:
                 f"neither the remote storage nor the log directory has the offsets {choice.first} to "
                 f"{choice.last} of {topic_partition}, by {part.decided_by}",
                 path=folder,
-                advice=_READ_AGAIN,
+                advice=_INCOMPLETE_ADVICE,
             )
         part.chosen.append((choice, segments[choice.copy.segment_id]))
     _note_unused(part, segments)
@@ -267,12 +269,13 @@ def _only_topic_id(root: Path, topic_partition: TopicPartition) -> str | None:
 
 
 def _segments(
-    part: RemotePart, folder: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
+    part: RemotePart, listing: _Listing, topic_id: str, states: Mapping[str, RemoteState] | None
 ) -> dict[str, RemoteSegment]:
-    """The segments that count, by id; adds the others to ``part.left_out``. ``folder``: the storage's files
-    of the partition. ``states``: None if no record of ``__remote_log_metadata`` is known for it."""
+    """The segments that count, by id; adds the others to ``part.left_out``. ``listing``: the files in the
+    storage's directory of the partition. ``states``: segment id → state, by the partition's records in
+    ``__remote_log_metadata``; None or empty if none is known."""
     by_segment: dict[tuple[int, str], _Listing] = {}
-    for name, status in folder.items():
+    for name, status in listing.items():
         parsed = parse_remote_file(name)
         if parsed is None:
             continue
@@ -283,11 +286,11 @@ def _segments(
                 advice="find out who created it, and remove it",
             )
         by_segment.setdefault((parsed.start_offset, parsed.segment_id), {})[parsed.kind] = status
-    complete: list[tuple[int, str, _Listing]] = []
-    for (start, segment_id), listing in sorted(by_segment.items()):
-        reason = _reason_to_leave_out(listing, part.layout, segment_id, states)
+    complete: list[tuple[int, str, _Listing]] = []  # (base offset, segment id, its files by kind)
+    for (start, segment_id), by_kind in sorted(by_segment.items()):
+        reason = _reason_to_leave_out(by_kind, part.layout, segment_id, states)
         if reason is None:
-            complete.append((start, segment_id, listing))
+            complete.append((start, segment_id, by_kind))
         else:
             part.left_out.append(LeftOut(name=f"{start:020d}-{segment_id}", reason=reason))
     _require_finished(part, {segment_id for _, segment_id, _ in complete}, states)
@@ -302,14 +305,15 @@ def _segments(
 
 
 def _reason_to_leave_out(
-    listing: _Listing, layout: Layout, segment_id: str, states: Mapping[str, RemoteState] | None
+    by_kind: _Listing, layout: Layout, segment_id: str, states: Mapping[str, RemoteState] | None
 ) -> str | None:
+    """Why a segment with these files is not read; None if it is. See step 2 of the module's docstring."""
     if states:
         state = states.get(segment_id)
         if state is None:
             return f"{REMOTE_LOG_METADATA} does not have it"
         return None if state.state == COPY_FINISHED else f"its state is {SEGMENT_STATES[state.state]}"
-    missing = sorted(layout.required - listing.keys())
+    missing = sorted(layout.required - by_kind.keys())
     if missing:
         return f"it has no .{', no .'.join(missing)}: it was not copied to the end, or is being deleted"
     return None
@@ -318,14 +322,15 @@ def _reason_to_leave_out(
 def _require_finished(
     part: RemotePart, segment_ids: set[str], states: Mapping[str, RemoteState] | None
 ) -> None:
-    """Raise DirectoryRefusedError if the storage lacks a segment that was copied."""
+    """Raise DirectoryRefusedError if the storage lacks a segment whose copy is finished according to
+    ``states``. ``segment_ids``: those that the storage has."""
     for segment_id, state in (states or {}).items():
         if state.state == COPY_FINISHED and segment_id not in segment_ids:
             raise DirectoryRefusedError(
                 f"the segment {state.start_offset:020d}-{segment_id} is missing, which was copied by "
                 f"{part.decided_by}",
                 path=part.folder,
-                advice=_READ_AGAIN,
+                advice=_INCOMPLETE_ADVICE,
             )
 
 
@@ -350,14 +355,14 @@ def _file(part: RemotePart, start: int, segment_id: str, kind: str, status: file
     return JoinedFile(path=str(Path(part.folder) / name), origin=status, stat=status)
 
 
-def _require(listing: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
+def _require_files(by_kind: _Listing, part: RemotePart, start: int, segment_id: str) -> None:
     """Raise DirectoryRefusedError if a segment lacks a file, although ``__remote_log_metadata`` says that it
     was copied. (``_reason_to_leave_out`` has checked the files where the topic has no records.)"""
-    for kind in sorted(part.layout.required - listing.keys()):
+    for kind in sorted(part.layout.required - by_kind.keys()):
         raise DirectoryRefusedError(
             f"the segment {start:020d}-{segment_id} has no .{kind}, but was copied by {part.decided_by}",
             path=part.folder,
-            advice=_READ_AGAIN,
+            advice=_INCOMPLETE_ADVICE,
         )
 
 
@@ -367,13 +372,14 @@ def _of_size(stat: files.FileStat, size: int) -> files.FileStat:
 
 
 def _read_aiven(
-    part: RemotePart, topic_id: str, start: int, segment_id: str, listing: _Listing
+    part: RemotePart, topic_id: str, start: int, segment_id: str, by_kind: _Listing
 ) -> RemoteSegment:
-    """A segment of Aiven's plugin, by its manifest."""
-    _require(listing, part, start, segment_id)
-    log, indexes = (_file(part, start, segment_id, kind, listing[kind]) for kind in (LOG, INDEXES))
-    path = _file(part, start, segment_id, MANIFEST, listing[MANIFEST]).path
-    manifest = _manifest(path, listing[MANIFEST], log.stat.size, indexes.stat.size)
+    """A segment of Aiven's plugin, by its manifest. Raises CorruptFileError, DirectoryRefusedError,
+    OSError."""
+    _require_files(by_kind, part, start, segment_id)
+    log, indexes = (_file(part, start, segment_id, kind, by_kind[kind]) for kind in (LOG, INDEXES))
+    path = _file(part, start, segment_id, MANIFEST, by_kind[MANIFEST]).path
+    manifest = _manifest(path, by_kind[MANIFEST], log.stat.size, indexes.stat.size)
     stated = manifest.topic, manifest.partition, manifest.topic_id, manifest.segment_id, manifest.start_offset
     topic = part.topic_partition
     if stated != (topic.topic, topic.partition, topic_id, segment_id, start):
@@ -381,6 +387,7 @@ def _read_aiven(
         raise CorruptFileError(path, 0, f"the manifest is that of another segment: {other}"[:300])
     joined = {LOG: replace(log, stat=_of_size(log.stat, manifest.log_size), chunks=manifest.chunks)}
     for kind, (position, size) in manifest.indexes.items():
+        # A local segment has its epochs in the partition's file, and no empty transaction index.
         if kind != EPOCHS and (size or kind != "txnindex"):
             joined[kind] = replace(indexes, stat=_of_size(indexes.stat, size), position=position)
     copy = RemoteCopy(
@@ -395,8 +402,8 @@ def _read_aiven(
 
 @functools.lru_cache(maxsize=4096)
 def _manifest(path: str, status: files.FileStat, stored_size: int, indexes_size: int) -> SegmentManifest:
-    """The manifest with this status; it never changes. Raises CorruptFileError, DirectoryRefusedError,
-    OSError."""
+    """The manifest at ``path``, read once as long as its status is the same. Raises CorruptFileError,
+    DirectoryRefusedError, OSError."""
     if status.size > LARGEST_MANIFEST:
         reason = f"the manifest has {status.size} bytes; at most {LARGEST_MANIFEST} are read"
         raise CorruptFileError(path, 0, reason)
@@ -406,16 +413,17 @@ def _manifest(path: str, status: files.FileStat, stored_size: int, indexes_size:
 
 
 def _read_local(
-    part: RemotePart, topic_id: str, start: int, segment_id: str, listing: _Listing
+    part: RemotePart, topic_id: str, start: int, segment_id: str, by_kind: _Listing
 ) -> RemoteSegment:
-    """A segment of ``LocalTieredStorage``: its last offset is that of its last batch."""
-    _require(listing, part, start, segment_id)
+    """A segment of ``LocalTieredStorage``: its last offset is that of its last batch. Raises
+    CorruptFileError, CorruptRecordError, DirectoryRefusedError, OSError."""
+    _require_files(by_kind, part, start, segment_id)
     del topic_id  # the directory has it in its name, and no file of the segment could contradict it
-    by_kind = {kind: _file(part, start, segment_id, kind, status) for kind, status in listing.items()}
-    epochs = _read_epochs(by_kind.pop(EPOCHS))
-    segment = RemoteSegment(
+    joined = {kind: _file(part, start, segment_id, kind, status) for kind, status in by_kind.items()}
+    epochs = _read_epochs(joined.pop(EPOCHS))
+    segment = RemoteSegment(  # ``end_offset`` is set below
         copy=RemoteCopy(segment_id=segment_id, start_offset=start, end_offset=start, epochs=epochs),
-        files={kind: file for kind, file in by_kind.items() if kind not in (INDEXES, MANIFEST)},
+        files={kind: file for kind, file in joined.items() if kind not in (INDEXES, MANIFEST)},
     )
     last = _last_offset(segment)
     own = tuple(entry for entry in epochs if entry[1] <= last)
@@ -423,6 +431,7 @@ def _read_local(
 
 
 def _read_epochs(file: JoinedFile) -> tuple[tuple[int, int], ...]:
+    """(leader epoch, its start offset), ascending. Raises CorruptFileError, OSError."""
     rows = read_rows(file.path, _EPOCH_COLUMNS)
     pairs = [(int(epoch), int(offset)) for epoch, offset in rows]
     steps = itertools.pairwise(pairs)
@@ -452,8 +461,8 @@ def _index_position(segment: RemoteSegment, offset: int | None) -> int:
     with files.Reader(file) as reader:
         entries = read_entries(reader.read(0, file.stat.size), "index", reader.path)
     relative = np.asarray(entries["relative_offset"], np.int64)
-    wanted = len(entries) if offset is None else int((relative <= offset - segment.copy.start_offset).sum())
-    position = int(entries["position"][wanted - 1]) if wanted else 0
+    count = len(entries) if offset is None else int((relative <= offset - segment.copy.start_offset).sum())
+    position = int(entries["position"][count - 1]) if count else 0
     return position if 0 <= position < segment.files[LOG].stat.size else 0
 
 
@@ -475,7 +484,7 @@ def _named(choice: ChosenRange, segment: RemoteSegment) -> Iterator[tuple[str, J
         segment_file(choice.first, LOG),
         replace(log, stat=_of_size(log.stat, end - start), position=log.position + start),
     )
-    # Aborted transactions of the whole copy: those of other offsets hide no record of this range.
+    # The aborted transactions of the whole copy: those at other offsets hide no record of this range.
     if "txnindex" in segment.files:
         yield segment_file(choice.first, "txnindex"), segment.files["txnindex"]
 
@@ -504,27 +513,27 @@ def _boundary(segment: RemoteSegment, offset: int) -> int:
 
 
 class _Broker:
-    """The log directories of a broker: the first is the one whose logs are read.
+    """What the log directories of a broker say of remote segments. The first is the one whose logs are read.
 
-    ``states``: by the records of ``__remote_log_metadata`` in them. ``log_starts``: the first directory's
-    checkpoint of where its logs begin.
+    ``states``: those by the records of ``__remote_log_metadata`` in all of them. ``log_starts``: the first
+    directory's checkpoint of log start offsets.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
         """Raises CorruptRecordError, CorruptFileError, OSError."""
         self.directory = directories[0]
         self.states: RemoteStates = {}
-        self._metadata: list[Path] = []
-        self._topics: list[Path] = []
+        self._cluster_metadata: list[Path] = []  # partition directories of ``__cluster_metadata``
+        self._remote_metadata: list[Path] = []  # those of ``__remote_log_metadata``
         for directory in directories:
             for entry in files.entries(directory) if files.is_directory(directory) else ():
                 topic_partition = parse_partition(entry.name) if entry.is_directory else None
                 if topic_partition == METADATA_PARTITION:
-                    self._metadata.append(directory / entry.name)
+                    self._cluster_metadata.append(directory / entry.name)
                 elif topic_partition is not None and topic_partition.topic == REMOTE_LOG_METADATA:
-                    self._topics.append(directory / entry.name)
+                    self._remote_metadata.append(directory / entry.name)
         self._seen = self._identity()
-        for path in self._topics:
+        for path in self._remote_metadata:
             identities = tuple((segment.inode, segment.size) for segment in list_segments(path))
             self.states |= _states_of(str(path), identities)
         try:
@@ -534,51 +543,56 @@ class _Broker:
 
     @property
     def is_current(self) -> bool:
-        """Are the files as they were when this was read? Always yes for objects, whose changes a run does not
-        see until ``ask_again``."""
+        """Are the files as they were when this object was made? Always yes for objects of a store, whose
+        changes a run does not see until ``ask_again``."""
         return self._identity() == self._seen
 
     def _identity(self) -> object:
+        """A value that differs once one of the files that were read has changed."""
         if files.is_object(self.directory):
             return None
         try:
-            folders = {path.parent: files.stat(path.parent).modified_ns for path in self._topics}
-            topics = [
-                (segment.inode, segment.size) for path in self._topics for segment in list_segments(path)
+            folders = {path.parent: files.stat(path.parent).modified_ns for path in self._remote_metadata}
+            segments = [
+                (segment.inode, segment.size)
+                for path in self._remote_metadata
+                for segment in list_segments(path)
             ]
             own = files.stat(self.directory).modified_ns
         except FileNotFoundError:
-            return object()  # equal to no other
+            return object()  # equal to no other value: something was removed while this looked
         with contextlib.suppress(FileNotFoundError):
-            return own, folders, topics, files.stat(self.directory / LOG_START_CHECKPOINT).identity
-        return own, folders, topics, None
+            return own, folders, segments, files.stat(self.directory / LOG_START_CHECKPOINT).identity
+        return own, folders, segments, None
 
     @functools.cached_property
     def unseen(self) -> list[str]:
-        """The partitions of ``__remote_log_metadata`` that the broker has, by its metadata log, but none of
-        these directories; none if they have no metadata log, or it cannot be read. Raises OSError."""
-        missing: set[int] = set()
-        for path in self._metadata:
+        """The partitions of ``__remote_log_metadata`` that the broker has according to its metadata log, but
+        not in these directories; empty without a metadata log, or if it cannot be read. Raises OSError."""
+        numbers: set[int] = set()
+        for path in self._cluster_metadata:
             with contextlib.suppress(CorruptRecordError, CorruptFileError, FileNotFoundError, ValueError):
                 properties = read_properties(path.parent / META_PROPERTIES)
-                node_id = int(broker_id_of(properties) or "")
+                node_id = int(broker_id_of(properties) or "")  # a ValueError without an id
                 image = read_cluster_metadata(path, may_have_torn_tail=True)
-                replicas = image.replicas.get(image.topics.get(REMOTE_LOG_METADATA, ""), {})
-                missing |= {number for number, of in replicas.items() if node_id in (of.replicas or ())}
-        names = {path.name for path in self._topics}
-        return [
-            name for number in sorted(missing) if (name := f"{REMOTE_LOG_METADATA}-{number}") not in names
-        ]
+                partitions = image.replicas.get(image.topics.get(REMOTE_LOG_METADATA, ""), {})
+                numbers |= {
+                    number for number, replicas in partitions.items() if node_id in (replicas.replicas or ())
+                }
+        seen = {path.name for path in self._remote_metadata}
+        return [name for number in sorted(numbers) if (name := f"{REMOTE_LOG_METADATA}-{number}") not in seen]
 
 
 _brokers: dict[JoinedPlace, _Broker] = {}
+"""The brokers that were read last, at most ``_BROKERS_MAX``, by the place of the log directory."""
 _BROKERS_MAX = 32
 _reading = threading.Lock()
+"""Held while a broker is read, so that threads do not read the same broker several times."""
 
 
 def _broker_of(place: JoinedPlace) -> _Broker:
     """The broker of a joined path. Raises what ``_Broker`` raises."""
-    place = place._replace(inside="")
+    place = place._replace(inside="")  # the same for all partitions
     with _reading:
         broker = _brokers.get(place)
         if broker is None or not broker.is_current:
@@ -613,7 +627,7 @@ def _states_of(path: str, identities: tuple[tuple[int, int], ...]) -> RemoteStat
     """The states by the records of one partition of ``__remote_log_metadata``. ``identities``: the (inode,
     size) of its segments. The last segment is read up to its first damaged batch, since a broker may be
     writing it. Raises CorruptRecordError, CorruptFileError, OSError."""
-    del identities  # the key of the cache
+    del identities  # a part of the cache's key: after a change the topic is read again
     states: RemoteStates = {}
     segments = list_segments(Path(path))
     for segment in segments:
@@ -628,6 +642,8 @@ def _states_of(path: str, identities: tuple[tuple[int, int], ...]) -> RemoteStat
 
 
 def _apply_window(states: RemoteStates, window: Window, path: str) -> None:
+    """Apply the records of a window of ``__remote_log_metadata``. Raises CorruptRecordError,
+    CorruptFileError."""
     batches = window.batches[window.batches["attributes"] & CONTROL_BIT == 0]
     if not len(batches):
         return
@@ -673,9 +689,9 @@ def with_remotes(paths: Sequence[Path], remote: str | None) -> list[Path]:
 
 
 def _base_and_names(path: Path) -> tuple[Path, Sequence[str]]:
-    """(the log directory, what leads from there to ``path``)."""
+    """(the log directory that ``path`` is in, the names that lead from there to ``path``)."""
     local = files.newest_stored(path) if files.is_object(path) else files.resolved(files.absolute(path))
-    levels = 0
+    levels = 0  # 2: a file of a partition, 1: a partition, 0: the log directory itself
     if parse_partition(local.parent.name) is not None and is_kafka_file(local.name):
         levels = 2
     elif parse_partition(local.name) is not None and list_segments(local):

@@ -36,7 +36,7 @@ _TOPIC_ID = r"-([A-Za-z0-9_-]{22})\Z"
 
 
 class Layout(Enum):
-    """How a storage names its segments; the value is for display."""
+    """How a storage names its segments; the value is the storage's name, for display."""
 
     AIVEN = "Aiven's plugin"
     LOCAL = "LocalTieredStorage"
@@ -58,9 +58,9 @@ class Layout(Enum):
         """The topic ids in the names of the partition's directories. ``folders``: the names of all
         directories in the storage's root."""
         topic, partition = topic_partition.topic, topic_partition.partition
-        start = topic if self is Layout.AIVEN else f"{topic}-{partition}"
-        form = re.compile(re.escape(start) + _TOPIC_ID, re.ASCII)
-        return {match[1] for name in folders if (match := form.match(name))}
+        prefix = topic if self is Layout.AIVEN else f"{topic}-{partition}"
+        pattern = re.compile(re.escape(prefix) + _TOPIC_ID, re.ASCII)
+        return {match[1] for name in folders if (match := pattern.match(name))}
 
 
 _REQUIRED = {
@@ -70,7 +70,7 @@ _REQUIRED = {
 
 
 class RemoteName(NamedTuple):
-    """The parts of a remote file's name."""
+    """The parts of a remote file's name. ``kind``: its ending, such as ``log`` or ``rsm-manifest``."""
 
     start_offset: int
     segment_id: str

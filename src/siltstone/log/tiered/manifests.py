@@ -17,11 +17,13 @@ object. Without compression the object is the log itself, and ``chunkIndex`` is 
 ``transformedChunkSize`` and ``finalTransformedChunkSize``. ``transformedChunks`` has the sizes of the frames,
 in base64 of a zstd frame of ``ChunkSizesBinaryCodec``, big-endian::
 
-    count int32 | base int32 | bytes per value int8 | (count - 1) values less base | last value int32
-    count int32 | last value int32            one value                 count int32     none
+    count int32 | base int32 | bytes per value int8 | (count - 1) times: value - base | last value int32
+    1 int32 | the only value int32
+    0 int32
 
-Nothing in it is trusted: sizes must agree with each other and with the sizes of the two objects, so that no
-number of it makes a reader allocate or fetch more than the objects have.
+The last chunk, which is usually shorter, has a value of its own. Nothing in a manifest is trusted: sizes must
+agree with each other and with the sizes of the two objects (``.log``, ``.indexes``), so that no number in it
+makes a reader allocate or fetch more than the objects have.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ _LARGEST_CHUNK = 256 << 20
 """Bytes that one chunk may decompress to: a reader has it whole in memory. The plugin's default is 4 MiB."""
 _INT32_MAX = (1 << 31) - 1
 _EPOCH = re.compile("[0-9]{1,10}")
+# Name of an index in a manifest → its kind (``layouts``).
 _INDEX_KINDS = {
     "offset": "index",
     "timestamp": "timeindex",
@@ -65,8 +68,9 @@ class SegmentManifest:
     """The content of a manifest.
 
     ``log_size``: bytes of the segment's log. ``chunks``: None if the ``.log`` object is the log itself.
-    ``indexes``: (position, size) in the ``.indexes`` object by kind. ``end_offset``: the last offset.
-    ``epochs``: (leader epoch, its first offset in the segment). ``event_ms``: when it was copied.
+    ``indexes``: kind → (position, size) in the ``.indexes`` object. ``end_offset``: the last offset,
+    included. ``epochs``: (leader epoch, its first offset in the segment). ``event_ms``: when the segment was
+    copied.
     """
 
     log_size: int
@@ -92,7 +96,7 @@ class _Json:
         self.path, self.name, self.value = path, name, value
 
     def error(self, reason: str) -> CorruptFileError:
-        """An error for this part."""
+        """An error that says this of the value: "the manifest's NAME" and then ``reason``."""
         return CorruptFileError(self.path, 0, f"the manifest's {self.name or 'text'} {reason}")
 
     def part(self, name: str) -> _Json:
@@ -156,23 +160,23 @@ def parse_manifest(data: bytes, path: str, *, stored_size: int, indexes_size: in
     )
 
 
-def _epochs(part: _Json) -> tuple[tuple[int, int], ...]:
-    """{"EPOCH": first offset} as ascending pairs."""
-    if not isinstance(part.value, dict):
-        raise part.error("is not an object")
+def _epochs(epochs: _Json) -> tuple[tuple[int, int], ...]:
+    """``segmentLeaderEpochs``, {"EPOCH": first offset}, as ascending pairs."""
+    if not isinstance(epochs.value, dict):
+        raise epochs.error("is not an object")
     pairs = []
-    for name in part.value:
+    for name in epochs.value:
         if not _EPOCH.fullmatch(name) or int(name) > _INT32_MAX:
-            raise part.error(f"has {name[:20]!r}, which is no leader epoch")
-        pairs.append((int(name), part.part(name).number(high=LONG_MAX)))
+            raise epochs.error(f"has {name[:20]!r}, which is no leader epoch")
+        pairs.append((int(name), epochs.part(name).number(high=LONG_MAX)))
     return tuple(sorted(pairs))
 
 
-def _indexes(part: _Json, indexes_size: int) -> dict[str, tuple[int, int]]:
-    """(position, size) by kind; each must be within the ``.indexes`` object."""
+def _indexes(indexes: _Json, indexes_size: int) -> dict[str, tuple[int, int]]:
+    """``segmentIndexes``: kind → (position, size); each index must be within the ``.indexes`` object."""
     ranges = {}
     for name, kind in _INDEX_KINDS.items():
-        index = part.part(name)
+        index = indexes.part(name)
         if index.value is None and name == "transaction":
             continue
         position, size = index.part("position").number(), index.part("size").number()
@@ -183,61 +187,63 @@ def _indexes(part: _Json, indexes_size: int) -> dict[str, tuple[int, int]]:
     return ranges
 
 
-def _chunks(part: _Json, stored_size: int, *, is_compressed: bool) -> tuple[int, ChunkTable | None]:
-    """(bytes of the log, its chunks; None if the ``.log`` object is the log itself)."""
+def _chunks(chunk_index: _Json, stored_size: int, *, is_compressed: bool) -> tuple[int, ChunkTable | None]:
+    """``chunkIndex``: (bytes of the log, its chunks; None if the ``.log`` object is the log itself).
+    ``stored_size``: bytes of that object."""
     log_size, chunk_size = (
-        part.part("originalFileSize").number(),
-        part.part("originalChunkSize").number(low=1),
+        chunk_index.part("originalFileSize").number(),
+        chunk_index.part("originalChunkSize").number(low=1),
     )
     count = -(-log_size // chunk_size)  # rounded up
-    kind = part.part("type").value
+    kind = chunk_index.part("type").value
     if kind == "fixed":
         regular, last = (
-            part.part(name).number() for name in ("transformedChunkSize", "finalTransformedChunkSize")
+            chunk_index.part(name).number() for name in ("transformedChunkSize", "finalTransformedChunkSize")
         )
         last_size = log_size - (count - 1) * chunk_size if count else 0
+        # Plain: the stored sizes are those of the chunks. The regular size has no meaning for a single chunk.
         is_plain = (last == last_size or not count) and (regular == chunk_size or count < 2)
         if is_compressed or not is_plain:
-            raise part.error("has fixed sizes that are not those of chunks without compression")
+            raise chunk_index.error("has fixed sizes that are not those of chunks without compression")
         stored = log_size
     elif kind == "variable":
-        sizes = _variable_sizes(part.part("transformedChunks"))
+        sizes = _variable_sizes(chunk_index.part("transformedChunks"))
         if len(sizes) != count:
-            raise part.error(
+            raise chunk_index.error(
                 f"has {len(sizes)} chunks; {log_size} bytes in pieces of {chunk_size} are {count}"
             )
         stored = int(sizes.sum())
     else:
-        raise part.part("type").error("is neither fixed nor variable")
+        raise chunk_index.part("type").error("is neither fixed nor variable")
     if stored != stored_size:
-        raise part.error(f"has chunks of {stored} bytes together, but the object has {stored_size}")
+        raise chunk_index.error(f"has chunks of {stored} bytes together, but the object has {stored_size}")
     if kind == "fixed":
         return log_size, None
     if not is_compressed:
-        raise part.error("has chunks of different sizes, but says that they are not compressed")
+        raise chunk_index.error("has chunks of different sizes, but says that they are not compressed")
     if min(chunk_size, log_size) > _LARGEST_CHUNK:
-        raise part.error(f"has chunks of {chunk_size} bytes; at most {_LARGEST_CHUNK} are read")
+        raise chunk_index.error(f"has chunks of {chunk_size} bytes; at most {_LARGEST_CHUNK} are read")
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     return log_size, ChunkTable(chunk_size=chunk_size, log_size=log_size, starts=starts)
 
 
-def _variable_sizes(part: _Json) -> npt.NDArray[np.int64]:
-    """The sizes of the chunks: int64, none below 0."""
+def _variable_sizes(sizes: _Json) -> npt.NDArray[np.int64]:
+    """``transformedChunks``: the sizes of the stored chunks in bytes, int64, none below 0."""
     try:
-        packed = base64.b64decode(part.text(), validate=True)
+        packed = base64.b64decode(sizes.text(), validate=True)
         declared = zstandard.get_frame_parameters(packed).content_size
         if not 0 <= declared <= _LARGEST_SIZES:
-            raise part.error(
+            raise sizes.error(
                 f"says that it decompresses to {declared} bytes; at most {_LARGEST_SIZES} are read"
             )
         data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_LARGEST_SIZES)
     except (binascii.Error, zstandard.ZstdError, ValueError):
-        raise part.error("is not base64 of a zstd frame") from None
+        raise sizes.error("is not base64 of a zstd frame") from None
     try:
         return _decode_sizes(data)
     except (ValueError, struct.error):
-        raise part.error(f"is not a list of chunk sizes ({len(data)} bytes)") from None
+        raise sizes.error(f"is not a list of chunk sizes ({len(data)} bytes)") from None
 
 
 def _decode_sizes(data: bytes) -> npt.NDArray[np.int64]:

@@ -36,7 +36,9 @@ _SEGMENT, _UPDATE, _PARTITION_DELETE = range(3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteState:
-    """A segment's last event in the topic; ``state`` is an index of ``SEGMENT_STATES``."""
+    """What the topic's records say of a segment. ``end_offset``: the last offset, included. ``epochs``:
+    (leader epoch, its first offset), ascending. ``event_ms``: the time of the newest record; ``state``: the
+    state in that record, an index in ``SEGMENT_STATES``."""
 
     start_offset: int
     end_offset: int
@@ -76,7 +78,7 @@ def apply_remote_record(states: RemoteStates, value: bytes) -> None:
     _broker, event_ms = reader.int32(), reader.int64()
     _skip_bytes(reader)
     state = _state(reader)
-    if segment_id in segments:  # otherwise the topic's retention has deleted the record of its copy
+    if segment_id in segments:  # otherwise the topic's retention has deleted the record that began its copy
         segments[segment_id] = replace(segments[segment_id], state=state, event_ms=event_ms)
 
 
