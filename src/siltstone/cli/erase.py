@@ -101,12 +101,12 @@ def _text_in(file: str, flag: str) -> str:
     """The text of a file or of standard input, without a line end at its end. Raises UsageError for a file
     that is too large, OSError."""
     if file == "-":
-        read = sys.stdin.buffer.read(_KEY_BYTES_MAX + 1)
+        content = sys.stdin.buffer.read(_KEY_BYTES_MAX + 1)
     else:
-        read = files.read_input(Path(file), _KEY_BYTES_MAX + 1)
+        content = files.read_input(Path(file), _KEY_BYTES_MAX + 1)
     reason = f"{flag} {file}: is over {size_text(_KEY_BYTES_MAX)}"
-    output.refuse_if(len(read) > _KEY_BYTES_MAX, reason, "pass a file with keys only")
-    return read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+    output.refuse_if(len(content) > _KEY_BYTES_MAX, reason, "pass a file with keys only")
+    return content.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
 
 
 def _engine(name: str) -> EngineName:
@@ -186,14 +186,15 @@ _ERASED_COLUMNS = ("key", "values", "tombstones", "status", "receipts", "tombsto
 
 
 def _erased_row(key: erasing.Erasure, number: int) -> tuple[object, ...]:
-    """A row of the table. ``number``: of the key, in the order in which the keys were passed; it is shown in
-    place of the key."""
+    """A row of the table. ``number``: of the key, in the order in which the keys were passed, from 1 on; it
+    is shown in place of the key, which is to be erased."""
     due = "" if key.due_ms is None else time_text(key.due_ms)
     receipts = ", ".join(str(receipt["step"]) for receipt in key.receipts)
     return str(number), key.values, key.tombstones, key.status.replace("_", " "), receipts, due
 
 
 def _show_holders(lines: Sequence[str]) -> None:
+    """Print the lines of the first ``_HOLDERS_SHOWN`` holders, and how many more there are."""
     output.write_wrapped(*lines[:_HOLDERS_SHOWN])
     more = len(lines) - _HOLDERS_SHOWN
     output.write_lines(*([f"and {counted(more, 'file')} more"] if more > 0 else []))
@@ -296,8 +297,9 @@ def _run_of_emptying(
 
     def run(*, dry_run: bool) -> emptying.Emptying:
         with output.RunProgress(quiet=quiet) as progress:
+            actor = command_actor()
             return emptying.empty_in(
-                *(where, command_actor(), topic, mode), dry_run=dry_run, engine=engine, progress=progress
+                where, actor, topic, mode, dry_run=dry_run, engine=engine, progress=progress
             )
 
     return run
@@ -307,8 +309,8 @@ _EMPTIED_COLUMNS = ("partition", "records", "keys", "bytes", "log start")
 
 
 def _show_emptying(done: emptying.Emptying, *, as_json: bool = False, before_question: bool = False) -> int:
-    """Show what went, or would; returns the exit status. ``before_question``: on standard error, and without
-    the table by partition."""
+    """Show what went, or would go; returns the exit status. ``before_question``: show it on standard error,
+    and without the table by partition."""
     is_complete = done.dry_run or done.is_empty
     if as_json:
         output.write_json(done.to_json())

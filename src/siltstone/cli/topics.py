@@ -35,7 +35,7 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 _BROKER_COLUMNS = ("leader", "replicas", "isr")
 """Columns that only a broker's metadata has."""
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
-"""The cells of a ``PartitionDescription``: all of ``_COLUMNS`` but the first."""
+"""The cells of a ``PartitionDescription`` in the columns ``_COLUMNS``, but for the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,8 +260,8 @@ def _describe(directories: BrokerDirectories, flags: TopicsFlags, *, as_json: bo
 
 
 _Described = tuple[TopicDescription, Mapping[str, str], Sequence[commands.PartitionDescription], int | None]
-"""A topic, its own settings, its partitions here, and how many it has by the broker's metadata (None:
-unknown)."""
+"""(topic, its own settings, its partitions here, how many partitions it has by the broker's metadata; None:
+unknown)"""
 
 
 def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), *, as_json: bool) -> int:
@@ -273,8 +273,8 @@ def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), 
             _show_topic(*description)
     failures = [
         f"{topic.name}-{partition.partition}: {partition.failure}"
-        for topic, _, members, _ in described
-        for partition in members
+        for topic, _, partitions, _ in described
+        for partition in partitions
         if partition.failure
     ]
     output.note(*notes, *failures)
@@ -333,7 +333,7 @@ def _show_topic(
 
 
 def _replication_factor(partitions: Sequence[commands.PartitionDescription]) -> int:
-    """How many replicas the first partition has, as in Kafka; 1 where no broker's metadata tells."""
+    """How many replicas the first partition has, as in Kafka; 1 if no broker's metadata says so."""
     return len((partitions and partitions[0].replicas) or (0,))
 
 

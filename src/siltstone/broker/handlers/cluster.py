@@ -48,7 +48,8 @@ def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeaders
         # none.
         topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
     return ElectLeadersResponse(
-        # An election of unknown type is an error of the whole request, too, unless that names no topic.
+        # An unknown type of election is an error of each partition, and also of the whole request, unless the
+        # request names no topic.
         error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
         replica_election_results=tuple(
             ReplicaElectionResult(

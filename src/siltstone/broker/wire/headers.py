@@ -21,6 +21,7 @@ from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.codec import MalformedRequestError, skip_tags
 
 _START = struct.Struct(">hhih")
+"""A request header up to the size of the client id, which is -1 for null."""
 _INT32 = struct.Struct(">i")
 
 
