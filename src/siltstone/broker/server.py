@@ -268,7 +268,7 @@ class BrokerServer(Closing):
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_asked.set)
             self._thread.join()
-        for listener in self._listeners:
+        for listener in self._listeners:  # those of a server that was not started are still open
             listener.socket.close()
         self.broker.close()
         if not self._loop.is_closed():
@@ -286,6 +286,7 @@ class BrokerServer(Closing):
         self.sockets.open(self._listeners)
         self._release_repeatedly()
         await self._stop_asked.wait()
+        # Parked fetches are answered first: ``finish`` would wait for them.
         self.broker.purgatory.close()
         await self.sockets.finish()
         # Closing a connection cancels the task of its request; wait until these tasks have ended.

@@ -65,7 +65,7 @@ class Broker(Closing):
     ``cluster_id``: those in ``meta.properties``, else 0 and ""; ``purgatory``, ``fetch_turns`` and
     ``fetch_sessions``: the parked fetches, the fetches that wait for their turn, and the fetch sessions, all
     for the loop's thread only; ``counts``: the counters of requests and topics; ``quotas``: the quotas in
-    force and what clients have used of them.
+    force and what clients have used of them. ``_logs``: the logs that ``log_of`` has looked up.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:

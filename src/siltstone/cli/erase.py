@@ -139,13 +139,14 @@ def erase(
         Print one JSON document instead.
     """
     flags = flags.at(directories)
-    request, where = flags.request(), flags.broker_directories(flags.server_properties)
+    request, broker_directories = flags.request(), flags.broker_directories(flags.server_properties)
     engine = _engine(flags.engine)
 
     def run(*, dry_run: bool) -> erasing.Erasures:
         with output.RunProgress(quiet=json_) as progress:
+            actor = command_actor()
             return erasing.erase_in(
-                where, command_actor(), request, dry_run=dry_run, engine=engine, progress=progress
+                broker_directories, actor, request, dry_run=dry_run, engine=engine, progress=progress
             )
 
     _require_terminal_unless(flags.yes or flags.dry_run, "the key's records would be erased")
@@ -293,13 +294,13 @@ def _run_of_emptying(
         from siltstone.commands.remote_emptying import empty_at
 
         return partial(empty_at, broker, topic, mode)
-    where, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
+    broker_directories, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
 
     def run(*, dry_run: bool) -> emptying.Emptying:
         with output.RunProgress(quiet=quiet) as progress:
             actor = command_actor()
             return emptying.empty_in(
-                where, actor, topic, mode, dry_run=dry_run, engine=engine, progress=progress
+                broker_directories, actor, topic, mode, dry_run=dry_run, engine=engine, progress=progress
             )
 
     return run

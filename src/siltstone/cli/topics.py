@@ -90,7 +90,8 @@ class TopicsFlags(output.TopicFlags, output.ServerFlags):
     wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
-        """The action that the flags choose. Raises UsageError for flags that do not go together."""
+        """The action that the flags choose, or ``word``, one of ``_COMPACTION_ACTIONS`` (None: the command
+        has no such word). Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
         chosen += [] if word is None else [word]
         if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_COMPACTION_ACTIONS):
@@ -132,6 +133,7 @@ class TopicsFlags(output.TopicFlags, output.ServerFlags):
 
 
 def _flag_text(action: str) -> str:
+    """An action as it is passed: most are flags, the compaction actions are words."""
     return action if action in _COMPACTION_ACTIONS else f"--{action}"
 
 
@@ -219,6 +221,7 @@ def _at_broker(broker: RemoteBroker, action: str, flags: TopicsFlags, *, as_json
 
 
 def _compact(directories: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+    """Carry out one of the ``_COMPACTION_ACTIONS``; returns the exit status."""
     topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
         done = compaction.compact_topic(directories, topic, _engine_for(), dry_run=dry_run)
@@ -231,6 +234,7 @@ def _compact(directories: BrokerDirectories, action: str, flags: TopicsFlags, *,
 
 
 def _change(directories: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+    """Create, alter or delete topics of directories."""
     topic, options = flags.required_topic(), {"dry_run": flags.dry_run}
     if action == "delete":
         return commands.delete_topics(directories, topic, if_exists=flags.if_exists, **options)

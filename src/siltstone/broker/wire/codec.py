@@ -312,10 +312,10 @@ def _value_reader(named: _NamedField, version: int, first_flexible: int) -> Read
 def _nullable_reader(inner: ReadValue) -> ReadValue:
     """The function that reads a structure that may be null: a negative int8 before it means null."""
 
-    def read_null_or(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
+    def read_nullable(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         return (None, position + 1) if data[position] > 0x7F else inner(data, position + 1, budget)
 
-    return read_null_or
+    return read_nullable
 
 
 def _size_reader(form: struct.Struct | None) -> Callable[[memoryview, int], tuple[int, int]]:
@@ -494,12 +494,12 @@ def _value_writer(named: _NamedField, version: int, first_flexible: int) -> Writ
 def _nullable_writer(inner: WriteStep) -> WriteStep:
     """The function that writes a structure that may be null; see ``_nullable_reader``."""
 
-    def write_null_or(value: Any, output: _Output) -> None:
+    def write_nullable(value: Any, output: _Output) -> None:
         output.data += b"\xff" if value is None else b"\x01"
         if value is not None:
             inner(value, output)
 
-    return write_null_or
+    return write_nullable
 
 
 def _size_writer(form: struct.Struct | None) -> Callable[[int], bytes]:

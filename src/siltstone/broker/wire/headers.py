@@ -27,7 +27,7 @@ _INT32 = struct.Struct(">i")
 
 class RequestHeader(NamedTuple):
     """A request's header. ``body``: the position in the frame at which the body starts; for an API or a
-    version that is unknown, the position behind the client id."""
+    version that is unknown, the position after the client id."""
 
     api_key: int
     api_version: int
