@@ -47,8 +47,8 @@ come."""
 _SHORT_BYTES = 16 << 10
 """The most bytes of one receive while memory is short: the budget counts them only after the receive."""
 _TOGETHER_BYTES = 256 << 10
-"""Responses to requests that were received together are sent together: before they exceed this many bytes,
-the next request is answered only in the connection's next turn."""
+"""Responses to requests that were received together are sent together. Once they take this many bytes, the
+next request is answered in the connection's next turn."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
 """After so many bytes sent, or so many requests answered, a connection yields to the others in the loop."""
 _VECTORS_MAX = 64

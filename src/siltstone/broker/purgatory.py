@@ -35,7 +35,7 @@ from siltstone.log.fetch import FetchPosition, LogView, read
 from siltstone.log.partition import PartitionLog
 
 _ENOUGH_BYTES = 1 << 31
-"""More than any ``min_bytes``, an int32: the count of a log whose fetch must be answered in any case."""
+"""The count of a log whose fetch must be answered in any case: more than any ``min_bytes``, an int32."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

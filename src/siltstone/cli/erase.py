@@ -330,6 +330,7 @@ def _show_emptying(done: emptying.Emptying, *, as_json: bool = False, before_que
 
 
 def _emptied_row(partition: emptying.EmptiedPartition) -> tuple[object, ...]:
+    """A row of the table. Of what is not known after the emptying only the number before is shown."""
     keys_after = partition.keys_after if partition.keys is not None else None
     keys = output.change_text(partition.keys, partition.keys if keys_after is None else keys_after)
     after = partition.bytes if partition.bytes_after is None else partition.bytes_after

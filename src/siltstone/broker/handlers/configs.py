@@ -392,7 +392,8 @@ def _alter_broker(
 
     def current_list(name: str) -> list[str]:
         entries = {entry.name: entry.value for entry in broker_entries(broker.config)}
-        return _as_list(tuple((entries[name] or "").split(",")) if entries[name] else ())
+        value = entries[name]
+        return value.split(",") if value else []
 
     set_to, removed = _resulting_changes(resource, before, current_list, broker_settings.kind_of)
     broker_settings.alter_dynamic(

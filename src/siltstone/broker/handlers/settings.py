@@ -195,6 +195,7 @@ def _topic_entry(config: Config, key: Key, name: str) -> SettingEntry:
     return SettingEntry(
         key=key,
         name=name,
+        # Without synonyms it is the default, also if the topic sets the setting under an alias.
         value=synonyms[0].value if synonyms else format_value(_without_topic(config).setting(key.name).value),
         synonyms=tuple(synonyms),
         type=_type_of(key),
