@@ -1,5 +1,5 @@
-"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 to 1, ListPartitionReassignments 0 (Kafka's
-``ReplicationControlManager``).
+"""The handlers of ElectLeaders (versions 0 to 2), AlterPartitionReassignments (0 to 1) and
+ListPartitionReassignments (0); in Kafka ``ReplicationControlManager``.
 
 There is one broker, which leads every partition: no election is needed, and a partition can only be
 reassigned to this broker, which changes nothing.

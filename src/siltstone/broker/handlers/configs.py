@@ -1,4 +1,5 @@
-"""DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
+"""The handlers of DescribeConfigs (versions 1 to 4), IncrementalAlterConfigs (0 to 1), AlterConfigs (0 to 2)
+and ListConfigResources (0 to 1).
 
 The resources with settings are topics, and brokers, which are named by their ids; the empty id stands for all
 brokers of the cluster. There is one broker, but as in Kafka, its own settings take precedence over those for

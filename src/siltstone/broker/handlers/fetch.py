@@ -1,5 +1,5 @@
-"""The handler of Fetch, versions 4 to 18 (Kafka's ``KafkaApis.handleFetchRequest``,
-``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
+"""The handler of Fetch (versions 4 to 18): returns slices of logs, or waits for records (Kafka's
+``KafkaApis.handleFetchRequest``, ``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
 
 ::
 

@@ -1,5 +1,5 @@
-"""DescribeLogDirs 1 to 5: the log directories, and how much each partition takes there (Kafka's
-``ReplicaManager.describeLogDirs``)."""
+"""The handler of DescribeLogDirs (versions 1 to 5): the log directories, and how much each partition takes
+there (Kafka's ``ReplicaManager.describeLogDirs``)."""
 
 from __future__ import annotations
 

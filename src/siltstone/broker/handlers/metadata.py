@@ -1,5 +1,6 @@
-"""Metadata 0 to 13, DescribeTopicPartitions 0 and DescribeCluster 0 to 2: the broker, topics and partition
-leaders (Kafka's ``KRaftMetadataCache``, ``DescribeTopicPartitionsRequestHandler``).
+"""The handlers of Metadata (versions 0 to 13), DescribeTopicPartitions (0) and DescribeCluster (0 to 2): the
+broker, topics and partition leaders (Kafka's ``KRaftMetadataCache``,
+``DescribeTopicPartitionsRequestHandler``).
 
 There is one broker, which leads every partition and is its only replica. A partition whose log directory is
 offline has no leader (LEADER_NOT_AVAILABLE).

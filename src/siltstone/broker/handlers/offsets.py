@@ -1,5 +1,5 @@
-"""ListOffsets, versions 1 to 11, and OffsetForLeaderEpoch, 2 to 4: offsets by time and by leader epoch
-(Kafka's ``ReplicaManager.fetchOffset``, ``lastOffsetForLeaderEpoch``).
+"""The handlers of ListOffsets (versions 1 to 11) and OffsetForLeaderEpoch (2 to 4): offsets by time and by
+leader epoch (Kafka's ``ReplicaManager.fetchOffset``, ``lastOffsetForLeaderEpoch``).
 
 ::
 

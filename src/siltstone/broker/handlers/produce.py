@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 13: appends a request's batches, one for each partition (Kafka's
+"""The handler of Produce (versions 3 to 13): appends a request's batches, one for each partition (Kafka's
 ``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords``).
 
 Checks come in Kafka's order; the first one that fails gives the error code:

@@ -1,4 +1,5 @@
-"""InitProducerId, versions 0 to 5: ids for idempotent producers (Kafka's ``TransactionCoordinator``).
+"""The handler of InitProducerId (versions 0 to 5): ids for idempotent producers (Kafka's
+``TransactionCoordinator``).
 
 A request without a transactional id gets a new producer id with epoch 0, whatever id and epoch it has, as in
 Kafka. A request with one gets COORDINATOR_NOT_AVAILABLE: this broker has no transaction coordinator. (It does

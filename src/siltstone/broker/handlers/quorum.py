@@ -1,5 +1,5 @@
-"""DescribeQuorum 0 to 2, UpdateFeatures 0 to 2, AlterReplicaLogDirs 1 to 2: the responses of a single node
-that has no controller quorum and no features, and moves no partitions.
+"""The handlers of DescribeQuorum (versions 0 to 2), UpdateFeatures (0 to 2) and AlterReplicaLogDirs (1 to 2):
+the responses of a single node that has no controller quorum and no features, and moves no partitions.
 
 The broker reports itself as the only voter, so tools see a leader. Its metadata is not a log that others
 could fetch, so it reports no offsets. The cluster has no features, so none can be set. A partition stays in

@@ -1,5 +1,6 @@
-"""DescribeClientQuotas 0 to 1, AlterClientQuotas 0 to 1, DescribeUserScramCredentials 0 (Kafka's
-``ClientQuotaControlManager``, ``ClientQuotasImage``, ``ScramImage``).
+"""The handlers of DescribeClientQuotas (versions 0 to 1), AlterClientQuotas (0 to 1) and
+DescribeUserScramCredentials (0); in Kafka ``ClientQuotaControlManager``, ``ClientQuotasImage`` and
+``ScramImage``.
 
 A change is durable, and enforced, before the response is sent. Each entity of a request is altered, or fails,
 on its own. This broker stores no passwords, so it has no SCRAM credentials of any user.

@@ -1,5 +1,5 @@
-"""DeleteRecords 0 to 2: deletes records below an offset, by raising the log start offset (Kafka's
-``ReplicaManager.deleteRecords``)."""
+"""The handler of DeleteRecords (versions 0 to 2): deletes records below an offset, by raising the log start
+offset (Kafka's ``ReplicaManager.deleteRecords``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
+"""The handlers of CreateTopics (versions 2 to 7), DeleteTopics (1 to 6) and CreatePartitions (0 to 3); in
+Kafka ``ReplicationControlManager``.
 
 ``commands.administration`` makes the change of each topic: it checks it, records it in the audit log and
 carries it out before the response is sent. An error of one topic does not affect the others. A request's

@@ -1,4 +1,5 @@
-"""ApiVersions, versions 0 to 4: the APIs of this broker and their versions (Kafka's ``ApiVersionManager``).
+"""The handler of ApiVersions (versions 0 to 4): the APIs of this broker and their versions (Kafka's
+``ApiVersionManager``).
 
 No features are announced: no client needs one, and with a finalized ``transaction.version`` of 2 Java's
 clients from 4.0 on would use transactions of KIP-890's second part.
