@@ -195,6 +195,7 @@ class Connection:
     # Receiving
 
     def _readable(self) -> None:
+        """The loop's callback for a socket that is readable: receive once, and proceed."""
         try:
             if self._frame is None:
                 count = self._receive()
@@ -212,6 +213,8 @@ class Connection:
         self.proceed()
 
     def _receive(self) -> int:
+        """Receive into the shared buffer, and add to ``_data``. Returns how many bytes have come, 0 at the
+        end of file. Raises OSError."""
         shared, scratch = self._shared, self._shared.scratch
         if shared.budget.used >= shared.budget.large_bytes_max:
             scratch = scratch[:_SHORT_BYTES]
@@ -332,6 +335,7 @@ class Connection:
         delayed.deliver_to(self._answered)
 
     def _answered(self, outcome: ResponseParts | BaseException) -> None:
+        """The delayed response is complete: queue its parts, or end the connection after an error."""
         self._delayed, self._running_bytes = None, 0
         if isinstance(outcome, RefusedFrameError):
             self._end(str(outcome))
@@ -452,6 +456,7 @@ class Connection:
         self._watch(reads=reads, writes=bool(self._out))
 
     def _watch(self, *, reads: bool, writes: bool) -> None:
+        """Let the loop watch the socket for reads and writes, or no longer."""
         loop = self._shared.loop
         if reads != self._is_reading:
             self._is_reading = reads

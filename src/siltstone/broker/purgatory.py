@@ -66,6 +66,7 @@ class AwaitedLog:
         return self.available - before
 
     def _count(self, view: LogView) -> int:
+        """The available bytes in a view, or ``_ENOUGH_BYTES``."""
         limit = view.readable_end(self.isolation)
         if self.offset == limit:
             self._note_end(view)

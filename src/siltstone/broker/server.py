@@ -163,6 +163,7 @@ class Sockets:
                 self.loop.remove_reader(listener.socket.fileno())
 
     def _accept_some(self, listener: BoundListener) -> None:
+        """The loop's callback for a listener with new connections."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if len(self.connections) >= self.limits.connections_max:
                 # As in Kafka, others wait in the listener's backlog until a connection is closed.

@@ -64,6 +64,7 @@ class FetchTurns:
             self._loop.call_soon(self._carry_out_some)
 
     def _carry_out_some(self) -> None:
+        """Carry out fetches of the queue for one slice."""
         now = self._loop.time()
         end = now + max(SLICE_SECONDS, (now - self._ended_at) / SHARE)
         queue = self._queue

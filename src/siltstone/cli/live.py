@@ -102,6 +102,7 @@ def _admin(flags: CompactFlags, server: str) -> live.Admin:
 
 
 def _restore(flags: CompactFlags, journal: Path, *, json_: bool) -> int:
+    """Restore the settings that an earlier run has left in the journal; returns the exit status."""
     entry = live.read_journal(journal)
     restored = None
     if entry is not None:

@@ -281,6 +281,7 @@ def _consumer(flags: ConsumeFlags, stack: contextlib.ExitStack) -> TopicConsumer
 def _consume(
     flags: ConsumeFlags, consumer: TopicConsumer | RemoteConsumer, render: RecordWriter | None
 ) -> int:
+    """Write the records as they arrive; returns the exit status. ``render``: None writes envelopes."""
     output.note(*consumer.notes, *consumer.damage)
     arriving = consumer.read_to_end() if flags.exit_at_end else consumer.follow(Pause())
     remaining = math.inf if flags.count is None else flags.count

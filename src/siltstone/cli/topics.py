@@ -460,6 +460,7 @@ def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json
 def _compaction_text(
     topic_partition: str, partition: compaction.PartitionCompaction, *, dry_run: bool
 ) -> str:
+    """The line for a partition: what was compacted, or would be."""
     if dry_run and partition.failure:  # the notes say why
         return f"{topic_partition}: would not be compacted"
     if dry_run:

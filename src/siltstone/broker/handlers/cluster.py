@@ -68,6 +68,7 @@ def _election_result(broker: Broker, kind: int, topic: str, number: int) -> Part
         if kind not in _ELECTION_TYPES:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no election of type {kind}")
         broker.log_of(topic, number)  # raises if there is no such partition, or it is offline
+        # As in Kafka, that there is nothing to do is an error.
         raise RequestRefusedError(Code.ELECTION_NOT_NEEDED, "the only replica leads")
     except Exception as error:
         return PartitionResult(

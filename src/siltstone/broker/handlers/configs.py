@@ -387,6 +387,7 @@ def _alter_topic(
 def _alter_broker(
     broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
 ) -> None:
+    """Alter the settings of this broker, or those for all brokers."""
     of_all = not resource.name  # the empty name: the settings for all brokers
     # Of the settings before the change only the names are needed (``_resulting_changes``).
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")

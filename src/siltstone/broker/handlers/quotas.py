@@ -103,7 +103,7 @@ def _alter_all(
     responses = dict[_Entity, ResponseEntryData]()
     for entry in request.entries:
         entity = _entity_of(entry)
-        if entity in responses:
+        if entity in responses:  # named before: one result says so
             continue
         try:
             if len(times) > ENTRIES_MAX:

@@ -225,6 +225,7 @@ def default_entries(config: Config) -> list[SettingEntry]:
 
 
 def _default_entry(config: Config, name: str) -> SettingEntry:
+    """The entry of a setting that was changed at run time for all brokers: without the default's synonym."""
     entry = _broker_entry(config, name)
     number = SOURCES[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
     synonyms = tuple(synonym for synonym in entry.synonyms if synonym.source == number)
@@ -239,6 +240,7 @@ def _default_entry(config: Config, name: str) -> SettingEntry:
 
 
 def _broker_entry(config: Config, name: str) -> SettingEntry:
+    """The entry of a broker's setting under one of its names."""
     key = find_broker_key(name)
     # A setting that topics have, too, has all its names as synonyms; any other setting only the entry's name.
     names = key.broker_names if key.is_topic_key else (name,)
