@@ -176,8 +176,18 @@ def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterat
 
     flexible = message["flexibleVersions"]
     first_flexible = _EVERY_LATER if flexible == "none" else versions(flexible)[0]
-    about = f"The {message['type']} in versions {message['validVersions']}."
+    about = f"The {message['type']} in {_versions_text(message)}."
     yield from of(message["name"], message["fields"], about, first_flexible)
+
+
+def _versions_text(message: dict[str, Any]) -> str:
+    """``version 0``, or ``versions 0-6, of which 6 is not stable and not announced``."""
+    text = message["validVersions"]
+    first, last = versions(text)
+    if first == last:
+        return f"version {text}"
+    unstable = message.get("latestVersionUnstable")
+    return f"versions {text}" + (f", of which {last} is not stable and not announced" if unstable else "")
 
 
 def module(name: str, messages: list[dict[str, Any]]) -> str:
@@ -188,6 +198,7 @@ def module(name: str, messages: list[dict[str, Any]]) -> str:
 """Requests and responses of {name}.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 '''

@@ -11,7 +11,7 @@ from tests.support.turned_loop import TurnedLoop
 
 
 def answered(counts: ApiCounts, seconds: float, **of_activity: float) -> Activity:
-    activity = Activity(asked_at=100.0, **of_activity)  # type: ignore[arg-type]
+    activity = Activity(begun_at=100.0, **of_activity)  # type: ignore[arg-type]
     counts.answered(10, 20, seconds)
     counts.note_phases(activity, seconds, 100.0 + seconds)
     return activity

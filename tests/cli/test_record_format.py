@@ -43,7 +43,7 @@ def test_null_is_written_as_chosen_and_headers_as_pairs() -> None:
 
 
 def test_contents_are_escaped_and_the_format_is_not() -> None:
-    shown = record_format("%k\\x1b%s", clean=lambda raw: b"[%d]" % len(raw))(WHERE, record())
+    shown = record_format("%k\\x1b%s", escape=lambda raw: b"[%d]" % len(raw))(WHERE, record())
     assert shown == b"[1]\x1b[1]"
 
 

@@ -111,8 +111,8 @@ class Channel:
         return msgspec.msgpack.decode(self.ask(method, arguments), type=kind)
 
     def ask(self, method: str, arguments: dict[str, Any], descriptors: Sequence[int] = ()) -> msgspec.Raw:
-        """As ``call``, but the result is not decoded. ``descriptors``: file descriptors that the other
-        process receives with the call."""
+        """As ``call``, but the result is still MessagePack. ``descriptors``: file descriptors that the other
+        process receives with the call, at most one (``receive``)."""
         with self._lock:
             try:
                 self.send(CalledMethod(method=method, arguments=arguments), descriptors)
@@ -140,6 +140,7 @@ class Channel:
         data = _encoded(message)
         head = _LENGTH.pack(len(data))
         try:
+            # Unlike ``sendall``, ``send_fds`` may send only a part of its bytes, so it gets few.
             socket.send_fds(self.socket, [head], descriptors)
             self.socket.sendall(data)
         except OSError as error:
@@ -152,14 +153,15 @@ class Channel:
             head, sent, _, _ = socket.recv_fds(self.socket, _LENGTH.size, 1)
             if descriptors is not None:
                 descriptors += sent
-            head += self._bytes(_LENGTH.size - len(head)) if head else b""
             if not head:
                 raise EOFError("the other process has ended")
-            return msgspec.msgpack.decode(self._bytes(_LENGTH.unpack(head)[0]), type=kind)
+            head += self._receive_exactly(_LENGTH.size - len(head))
+            return msgspec.msgpack.decode(self._receive_exactly(_LENGTH.unpack(head)[0]), type=kind)
         except OSError as error:
             raise EOFError(str(error)) from error
 
-    def _bytes(self, count: int) -> bytes:
+    def _receive_exactly(self, count: int) -> bytes:
+        """The next ``count`` bytes. Raises EOFError if the other process ends before."""
         parts = []
         while count:
             part = self.socket.recv(min(count, _CHUNK_BYTES))
@@ -179,8 +181,8 @@ def _encoded(message: object) -> bytes:
 
 
 def _plain(value: Any) -> object:
-    """A value of a type that msgspec cannot encode: a NumPy number as Python's, anything else, such as a
-    path, as text."""
+    """What is encoded in place of a value that msgspec cannot encode: of a NumPy number Python's, of anything
+    else, such as a path, its text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -188,10 +190,11 @@ def _plain(value: Any) -> object:
 
 
 def _answer_call(broker: EmbeddedBroker, channel: Channel, called: CalledMethod) -> bool:
-    """Carry out a call, and answer it; False if it failed. Raises EOFError if the program has ended."""
+    """Carry out a call, and answer it. Returns whether it succeeded. Raises EOFError if the program has
+    ended."""
     try:
         result = _METHODS[called.method](broker, **called.arguments)
-    except Exception as error:  # the program gets it
+    except Exception as error:  # it is raised in the program
         channel.refuse(error)
         return False
     channel.answer(result)
@@ -203,17 +206,18 @@ def answer_calls(broker: EmbeddedBroker, channel: Channel) -> None:
     while True:
         try:
             called = channel.receive(CalledMethod)
-            is_done = _answer_call(broker, channel, called)
+            has_succeeded = _answer_call(broker, channel, called)
         except EOFError:
             return broker.close()
-        if is_done and called.method == "close":
+        # After a ``close`` that failed, the program may call again.
+        if has_succeeded and called.method == "close":
             return None
 
 
 def _send_many(
     broker: EmbeddedBroker, topic: str, records: list[list[Any]], partition: int | None
 ) -> list[RecordMetadata]:
-    """``records``: [key, value, [[header name, data], …], timestamp in ms or None] of each."""
+    """``records``: for each record [key, value, [[header name, data], …], timestamp in ms or None]."""
     rows = (
         NewRecord(key=key, value=value, headers=[(name, data) for name, data in headers], timestamp=timestamp)
         for key, value, headers, timestamp in records

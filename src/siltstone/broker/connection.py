@@ -6,9 +6,9 @@
     0        4
     | size   | frame: header and body of a request |      size: int32, of what follows it
 
-    1  receive   into a buffer that all connections share: many small frames with one system call, each of
-                 which is then copied; the rest of a frame that has not come whole: into a buffer of its own,
-                 which grows with the bytes that come
+    1  receive   into a buffer that all connections share: one system call receives many small frames, and
+                 each is copied out. A frame that has not come whole gets a buffer of its own, which grows
+                 with the bytes that come, and the rest of it is received there
     2  answer    the frame goes to ``dispatch``: a response at once, or later
     3  send      memory with sendmsg, slices of log files with sendfile
     4  settle    report the memory in use to the budget, and register for reads or writes with the loop
@@ -47,7 +47,8 @@ come."""
 _SHORT_BYTES = 16 << 10
 """The most bytes of one receive while memory is short: the budget counts them only after the receive."""
 _TOGETHER_BYTES = 256 << 10
-"""Responses to requests that were received together are sent together, up to this many bytes."""
+"""Responses to requests that were received together are sent together. Once they take this many bytes, the
+next request is answered in the connection's next turn."""
 _TURN_BYTES, _TURN_REQUESTS = 4 << 20, 100
 """After so many bytes sent, or so many requests answered, a connection yields to the others in the loop."""
 _VECTORS_MAX = 64
@@ -94,8 +95,8 @@ class Connection:
     ``_running_bytes``: the size of its request; ``_is_ending``: no further request is answered;
     ``_is_waiting``: for memory or its turn; the budget or the loop will call ``proceed``.
 
-    Sent: ``_out`` has the parts to send, of the first of which ``_skip`` bytes are sent; ``_out_bytes``:
-    their memory; ``_has_unsent_response``: a response was queued that is not sent whole.
+    Sent: ``_out`` has the parts to send; ``_skip`` bytes of the first one are sent already; ``_out_bytes``:
+    the memory that the parts take; ``_has_unsent_response``: a response was queued, and is not sent whole.
 
     ``_unmuting``: the timer that ends a throttling; None if there is none.
 
@@ -194,6 +195,7 @@ class Connection:
     # Receiving
 
     def _readable(self) -> None:
+        """The loop's callback for a socket that is readable: receive once, and proceed."""
         try:
             if self._frame is None:
                 count = self._receive()
@@ -211,12 +213,14 @@ class Connection:
         self.proceed()
 
     def _receive(self) -> int:
+        """Receive into the shared buffer, and add to ``_data``. Returns how many bytes have come, 0 at the
+        end of file. Raises OSError."""
         shared, scratch = self._shared, self._shared.scratch
         if shared.budget.used >= shared.budget.large_bytes_max:
             scratch = scratch[:_SHORT_BYTES]
         count = self._socket.recv_into(scratch)
-        # ``_data`` has at most three bytes, a part of a size: four or more begin a frame, and are answered or
-        # moved into ``_frame`` before anything else is received here.
+        # ``_data`` has at most three bytes here, a part of a size: four or more begin a frame, which is
+        # answered, or moved into ``_frame``, before anything else is received.
         if self._data:
             self._data = memoryview(bytes(self._data) + scratch[:count])
         else:
@@ -302,6 +306,8 @@ class Connection:
         return None
 
     def _has_memory(self, *, is_large: bool) -> bool:
+        """May the connection take memory for a frame now? If not, the budget queues it (``_is_waiting``).
+        ``is_large``: for a frame over ``_FIRST_BYTES`` that is not complete."""
         budget = self._shared.budget
         # Nearly always there is memory for everything: only otherwise may the connection have to queue.
         if budget.used < budget.large_bytes_max or budget.may_take(self, is_large=is_large):
@@ -329,6 +335,7 @@ class Connection:
         delayed.deliver_to(self._answered)
 
     def _answered(self, outcome: ResponseParts | BaseException) -> None:
+        """The delayed response is complete: queue its parts, or end the connection after an error."""
         self._delayed, self._running_bytes = None, 0
         if isinstance(outcome, RefusedFrameError):
             self._end(str(outcome))
@@ -339,6 +346,8 @@ class Connection:
         self.proceed()
 
     def _put(self, parts: ResponseParts) -> None:
+        """Queue the parts of a response; if it throttles the client, mute the connection."""
+        # Also without parts (a Produce with acks=0): ``_flush`` then ends an exemption of the connection.
         self._has_unsent_response = True
         if self.info.activity.throttle_ms:
             self._mute()
@@ -374,7 +383,7 @@ class Connection:
             while self._out and sent < _TURN_BYTES:
                 count = self._send()
                 sent += count
-                self._take_off(count)
+                self._drop_sent(count)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
@@ -412,7 +421,8 @@ class Connection:
             vectors.append(memoryview(part))
         return self._socket.sendmsg(vectors, (), flags)
 
-    def _take_off(self, count: int) -> None:
+    def _drop_sent(self, count: int) -> None:
+        """Remove ``count`` bytes that were sent from the front of ``_out``."""
         out = self._out
         self._skip += count
         while out and self._skip >= len(out[0]):
@@ -424,7 +434,8 @@ class Connection:
 
     def _settle(self) -> None:
         """Close if all is done; else report the memory in use to the budget, and wait for the socket."""
-        # When the end of file is read, no complete request waits: while one does, nothing is read.
+        # Once the peer's end of file has been read, no complete frame is unanswered: while one waits for its
+        # answer, the socket is not read.
         if (self._is_ending or self._has_eof) and self._delayed is None and not self._out:
             self.close()
             return
@@ -439,12 +450,13 @@ class Connection:
         is_muted = self._unmuting is not None
         reads = not (self._out or self._has_eof or self._is_ending or self._is_waiting or is_muted)
         if reads and self._delayed is not None:
-            # One request is read ahead of the one that runs, up to the size of its buffer: the buffer grows
+            # While a request runs, the next one is read ahead, as far as its buffer goes: the buffer grows
             # only after the response.
             reads = not self._data and (frame is None or self._received < len(frame))
         self._watch(reads=reads, writes=bool(self._out))
 
     def _watch(self, *, reads: bool, writes: bool) -> None:
+        """Let the loop watch the socket for reads and writes, or no longer."""
         loop = self._shared.loop
         if reads != self._is_reading:
             self._is_reading = reads

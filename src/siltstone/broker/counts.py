@@ -27,7 +27,7 @@ from siltstone.broker.wire.messages.fetch import FetchableTopicResponse
 
 BOUNDS_MS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
 """Upper bounds of the histograms of times. The time of a fetch includes its wait, as in Kafka."""
-_BOUNDS = tuple(bound / 1000 for bound in BOUNDS_MS)
+_BOUNDS_SECONDS = tuple(bound / 1000 for bound in BOUNDS_MS)
 
 
 class PhaseCounts:
@@ -40,14 +40,14 @@ class PhaseCounts:
     __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.buckets = [0] * (len(_BOUNDS_SECONDS) + 1)
         self.seconds = 0.0
 
-    def took(self, seconds: float, times: int = 1) -> None:
-        """Count ``times`` requests whose phase took so many seconds."""
-        self.seconds += seconds * times
-        if seconds > _BOUNDS[0]:
-            self.buckets[bisect_left(_BOUNDS, seconds)] += times
+    def took(self, seconds: float, requests: int = 1) -> None:
+        """Count requests whose phase took ``seconds`` each."""
+        self.seconds += seconds * requests
+        if seconds > _BOUNDS_SECONDS[0]:
+            self.buckets[bisect_left(_BOUNDS_SECONDS, seconds)] += requests
 
     def with_uncounted(self, requests: int) -> list[int]:
         """The buckets for ``requests`` requests: those that ``took`` has not counted are in the first one."""
@@ -60,10 +60,12 @@ class ApiCounts:
     """The requests of one API since the start.
 
     ``buckets``: how many requests took at most one of ``BOUNDS_MS``, but longer than the bound before it; the
-    last bucket has those that took longer than all bounds. ``seconds``: the sum of the times. ``queued``,
-    ``parked``, ``throttled``, ``sent``: the phases. Of the ``parked_requests`` that were parked,
-    ``parked_in_all`` has the whole times, and ``parked_local`` the times without the wait in the purgatory.
-    ``request_bytes`` and ``response_bytes``: of frames, without the four bytes of their lengths.
+    last bucket has those that took longer than all bounds. ``seconds``: the sum of the times, which begin
+    when a request is begun, and end with its response. The phases: ``queued``, before that; ``parked``, in
+    the purgatory; ``throttled``; ``sent``, from the response until the socket has taken it. Of the
+    ``parked_requests`` that were parked, ``parked_in_all`` has the whole times, and ``parked_local`` the
+    times without the wait in the purgatory. ``request_bytes`` and ``response_bytes``: of frames, without the
+    four bytes of their lengths.
     """
 
     __slots__ = (
@@ -81,7 +83,7 @@ class ApiCounts:
     )
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(_BOUNDS) + 1)
+        self.buckets = [0] * (len(_BOUNDS_SECONDS) + 1)
         self.queued, self.parked, self.throttled, self.sent = (PhaseCounts() for _ in range(4))
         self.parked_in_all, self.parked_local = PhaseCounts(), PhaseCounts()
         self.parked_requests = self.request_bytes = self.response_bytes = 0
@@ -89,7 +91,7 @@ class ApiCounts:
 
     def answered(self, request_bytes: int, response_bytes: int, seconds: float) -> None:
         """Count one request that took ``seconds``, in the loop's thread."""
-        self.buckets[bisect_left(_BOUNDS, seconds)] += 1
+        self.buckets[bisect_left(_BOUNDS_SECONDS, seconds)] += 1
         self.request_bytes += request_bytes
         self.response_bytes += response_bytes
         self.seconds += seconds
@@ -97,10 +99,10 @@ class ApiCounts:
     def note_phases(self, activity: Activity, seconds: float, now: float) -> None:
         """Count the phases of the request that was answered ``now``, after ``seconds``. In the loop's
         thread."""
-        queued = activity.asked_at - activity.received_at if activity.received_at else 0.0
+        queued = activity.begun_at - activity.received_at if activity.received_at else 0.0
         self.queued.seconds += queued  # these lines are ``took`` without its call, which every request makes
-        if queued > _BOUNDS[0]:
-            self.queued.buckets[bisect_left(_BOUNDS, queued)] += 1
+        if queued > _BOUNDS_SECONDS[0]:
+            self.queued.buckets[bisect_left(_BOUNDS_SECONDS, queued)] += 1
         if activity.parked_seconds:
             self.parked_requests += 1
             self.parked.took(activity.parked_seconds)
@@ -120,7 +122,7 @@ class ApiCounts:
         # All of a request's time is local, except for those that were parked: they move from the buckets of
         # their whole times to those of their local times.
         buckets = zip(self.buckets, parked_in_all, parked_local, strict=True)
-        local = [whole - parked_whole + local for whole, parked_whole, local in buckets]
+        local = [all_times - whole + without_wait for all_times, whole, without_wait in buckets]
         return {
             "requestqueuetimems": (self.queued.with_uncounted(count), self.queued.seconds),
             "localtimems": (local, self.seconds - self.parked.seconds),
@@ -236,7 +238,7 @@ class Counts:
 
 class _Codes(NamedTuple):
     """Where messages of one class have error codes. ``has_code``: in a field ``error_code``; ``within``: in
-    the structures of the fields with these names."""
+    the structures of these fields, as (the field's name, where such a structure has them)."""
 
     has_code: bool
     within: tuple[tuple[str, _Codes], ...]

@@ -21,6 +21,7 @@ from typing import Any
 
 
 def _as_it_is(outcome: Any) -> Any:
+    """The ``encode`` that stays where dispatch sets none: the outcome is delivered, or its error."""
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
@@ -33,7 +34,7 @@ class DelayedResponse:
     ``encode``: makes the parts to send (``request_context.ResponseParts``) from the response message, or from
     the error that was raised instead. ``on_cancel``: is called when the response is cancelled. ``is_parked``:
     does the request wait in the purgatory? ``_made``: the parts, or the error that ``encode`` raised; None
-    before ``complete``."""
+    before ``complete``. ``_deliver``: see ``deliver_to``."""
 
     __slots__ = ("_deliver", "_made", "encode", "is_cancelled", "is_parked", "on_cancel")
 
@@ -70,10 +71,10 @@ class DelayedResponse:
             self.on_cancel = None
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """For a coroutine that waits for the response of a handler; if it is cancelled, so is the
-        response."""
+        """For a coroutine that waits for the response of a handler (``faults``); if the coroutine is
+        cancelled, so is the response."""
         future = asyncio.get_running_loop().create_future()
-        self.deliver_to(partial(_settle, future))
+        self.deliver_to(partial(_set_outcome, future))
         try:
             return (yield from future)
         except asyncio.CancelledError:
@@ -81,7 +82,7 @@ class DelayedResponse:
             raise
 
 
-def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
+def _set_outcome(future: asyncio.Future[Any], outcome: Any) -> None:
     if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:
@@ -89,9 +90,10 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def awaited(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> DelayedResponse:
-    """The result of an awaitable as a delayed response; a coroutine runs in a task."""
+    """A delayed response with the result of an awaitable; a coroutine runs in a task."""
     task = asyncio.ensure_future(awaitable, loop=loop)
-    # In the loop's next turn: a coroutine that is cancelled before its first step gives a warning.
+    # It is cancelled in the loop's next turn, after its first step: a coroutine that never began to run gives
+    # a warning.
     delayed = DelayedResponse(on_cancel=lambda: loop.call_soon(task.cancel))
 
     def complete(task: asyncio.Future[Any]) -> None:

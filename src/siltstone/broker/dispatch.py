@@ -64,7 +64,7 @@ Handler: TypeAlias = Callable[
     [Broker, Any, RequestContext], "Message | NoResponse | DelayedResponse | Awaitable[Message | NoResponse]"
 ]
 """Answers the requests of one API. It runs in the loop's thread: one that is slow or reads a disk is a
-coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedResponse``."""
+coroutine that awaits ``broker.in_pool``. Fetch returns a ``DelayedResponse`` if it cannot answer at once."""
 
 HANDLERS: Mapping[int, Handler] = {
     apis.PRODUCE: produce.produce,
@@ -100,7 +100,8 @@ _logger = logging.getLogger("siltstone.broker")
 
 
 class _Route(NamedTuple):
-    """The handler of an API and its counters. ``note``: counts the errors and topics in a response."""
+    """The handler of an API and its counters. ``note``: counts the errors, and of Fetch the topics, in a
+    response; None for Produce."""
 
     api: Api
     handler: Handler
@@ -120,8 +121,8 @@ class Dispatcher:
         }
 
     def _noting(self, key: int) -> Callable[[Any], None] | None:
-        """See ``_Route.note``. None for Produce, whose handler counts by itself: with acks=0 there is no
-        response."""
+        """The ``_Route.note`` of an API. None for Produce, whose handler counts by itself: with acks=0 there
+        is no response."""
         if key == apis.PRODUCE:
             return None
         if key == apis.FETCH:
@@ -154,7 +155,7 @@ class Dispatcher:
         except MalformedRequestError as error:
             raise RefusedFrameError(str(error)) from error
         activity, client_id = connection.activity, header.client_id
-        activity.asked_at, activity.api_key = time.perf_counter(), api.key
+        activity.begun_at, activity.api_key = time.perf_counter(), api.key
         activity.parked_seconds = 0.0
         activity.requests += 1
         activity.bytes_in += size + _PREFIX.size
@@ -202,7 +203,7 @@ class Dispatcher:
     def _answer_delayed(
         self, route: _Route, context: RequestContext, size: int, outcome: Message | NoResponse | Exception
     ) -> list[ResponsePart]:
-        """As ``_answer``, also for the error that a handler has raised later."""
+        """As ``_answer``, also if the outcome is the error that a handler has raised later."""
         if isinstance(outcome, Exception):
             outcome = self._failure(route, context, outcome)
         return self._answer(route, context, size, outcome)
@@ -231,20 +232,22 @@ class Dispatcher:
             self._quotas.throttle(context, throttle_ms_by_kind)
             return response
         throttle_ms_by_kind[quotas.REQUEST] = self._quotas.used(context, context.seconds)
-        # For mutations of topics the handler has asked the quota, and put the time into its response.
+        # The handlers that create and delete topics count in the quota themselves, and put the time into
+        # their responses; the field is 0 in others, or missing.
         throttle_ms_by_kind[quotas.MUTATION] = getattr(response, "throttle_time_ms", 0)
         throttle_ms = self._quotas.throttle(context, throttle_ms_by_kind)
         # DescribeQuorum's response has no such field.
-        has_place = throttle_ms and "throttle_time_ms" in response.__struct_fields__
-        return structs.replace(response, throttle_time_ms=throttle_ms) if has_place else response
+        if throttle_ms and "throttle_time_ms" in response.__struct_fields__:
+            return structs.replace(response, throttle_time_ms=throttle_ms)
+        return response
 
     def _failure(self, route: _Route, context: RequestContext, error: Exception) -> Message | NoResponse:
         """The response if a handler has raised: a message with the error's code; CLOSE if the response of the
         API has no field ``error_code``."""
         api, code = route.api, code_of(error)
         if code == Code.UNKNOWN_SERVER_ERROR:
-            who = f"{context.client_id!r:.256} at {context.connection.peer}"
-            _logger.error("%s version %d of %s failed", api.name, context.version, who)
+            client = f"{context.client_id!r:.256} at {context.connection.peer}"
+            _logger.error("%s version %d of %s failed", api.name, context.version, client)
         if "error_code" not in api.response.__struct_fields__:
             self._counts.refused(api.key, (code,))
             return CLOSE
@@ -270,6 +273,6 @@ class Dispatcher:
     def _count(counts: ApiCounts, context: RequestContext, frame_bytes: int, response_bytes: int) -> None:
         """Count a request that is answered now: the bytes of its frame and of its response, 0 without one."""
         activity, now = context.connection.activity, time.perf_counter()
-        seconds = now - activity.asked_at
+        seconds = now - activity.begun_at
         counts.answered(frame_bytes, response_bytes, seconds)
         counts.note_phases(activity, seconds, now)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from siltstone.compaction.report import LogResult
 
 _DEFAULTS: Mapping[str, ConfigValue] = {"log.cleaner.enable": False, "auto.create.topics.enable": True}
+"""The settings that ``config`` may replace. Logs are cleaned by ``compact`` alone: the embedded cleaner would
+clean them at moments that a test cannot choose."""
 
 
 class EmbeddedBroker(Closing):
@@ -134,17 +136,17 @@ class EmbeddedBroker(Closing):
     # Faults
 
     def fail(self, api: str, code: int | str, *, times: int = 1, after: bool = False) -> None:
-        """Answer the next requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``, …) with an
-        error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
+        """Answer the next ``times`` requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``,
+        …) with an error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
         self._faults.add(api, InjectedFault(code=code_named(code), after=after), times)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
-        """Carry out the next requests of an API ``seconds`` later. Raises UsageError."""
+        """Carry out the next ``times`` requests of an API ``seconds`` later. Raises UsageError."""
         self._faults.add(api, InjectedFault(delay_s=seconds), times)
 
     def cut(self, api: str, *, times: int = 1, after: bool = False) -> None:
-        """Close the connection at the next requests of an API, before they are carried out or ``after``.
-        Raises UsageError."""
+        """Close the connection at the next ``times`` requests of an API, before they are carried out or
+        ``after``. Raises UsageError."""
         self._faults.add(api, InjectedFault(cuts=True, after=after), times)
 
     @property

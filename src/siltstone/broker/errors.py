@@ -83,7 +83,7 @@ def code_of(error: Exception) -> int:
 
 def message_of(error: Exception) -> str | None:
     """The message that goes to a client beside the code: the error's reason, which has no paths of this
-    machine; None for an error of no known class."""
+    machine; None for any other error, such as an OSError, whose text may have one."""
     return error.reason if isinstance(error, (SiltstoneError, RequestRefusedError)) else None
 
 

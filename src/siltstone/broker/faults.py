@@ -4,7 +4,7 @@ API (``siltstone.testing.Broker``).
 ::
 
     request ─┬─ no fault is due ─────────► handler
-             └─ a fault ─► its delay ─┬──► handler, if it is only a delay
+             └─ a fault ─► its delay ─┬──► handler, if the fault is only a delay
                                       ├──► (handler, with ``after``) ─► respond with the code
                                       └──► (handler, with ``after``) ─► close the connection
 
@@ -81,10 +81,10 @@ class Faults:
     def add(self, api: str, fault: InjectedFault, times: int) -> None:
         """Add a fault for the next ``times`` requests of an API, by Kafka's name. Raises UsageError for an
         unknown API, or for a code if there is no way to put it into the API's response."""
-        key = next((key for key, known in APIS.items() if known.name == api), None)
+        keys = {definition.name: key for key, definition in APIS.items()}
+        key = keys.get(api)
         if key is None:
-            known = ", ".join(sorted(api.name for api in APIS.values()))
-            raise UsageError(f"there is no API {api!r}", advice=f"pass one of {known}")
+            raise UsageError(f"there is no API {api!r}", advice=f"pass one of {', '.join(sorted(keys))}")
         has_error_code = key in _ERROR_RESPONSES or "error_code" in APIS[key].response.__struct_fields__
         if fault.code is not None and not has_error_code:
             raise UsageError(
@@ -123,7 +123,8 @@ class Faults:
     async def _apply(
         self, fault: InjectedFault, handler: Handler, broker: Broker, request: Any, context: RequestContext
     ) -> Any:
-        # Waits for the delay, unless the broker is closed first: then the request is not carried out.
+        # Waits for the delay, unless the broker is closed first: then the request is not carried out. A
+        # TimeoutError means that the delay is over.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), fault.delay_s)
             return CLOSE
@@ -133,6 +134,7 @@ class Faults:
 async def _carried_out(
     fault: InjectedFault, handler: Handler, broker: Broker, request: Any, context: RequestContext
 ) -> Any:
+    """What a request with a fault is answered, after the fault's delay."""
     response: Any = None
     if fault.after or (fault.code is None and not fault.cuts) or context.api_key in _CALLED_FOR_ERRORS:
         response = handler(broker, request, context)

@@ -90,8 +90,15 @@ FEATURES: Mapping[str, Mapping[str, int]] = {
         "share.version": 1,
         "streams.version": 1,
     },
+    "4.3": {
+        "metadata.version": 30,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
 }
-FEATURES = {**FEATURES, "4.3": {**FEATURES["4.2"], "metadata.version": 30}}
 """The feature levels of a cluster, by Kafka's release (``kafka-storage version-mapping``)."""
 NEWEST_RELEASE = "4.3"
 _OWN_PREFIX = "siltstone."
@@ -103,7 +110,7 @@ _logger = logging.getLogger("siltstone")
 class HandOverRequest:
     """The options of a hand-over. ``release``: the Kafka that will start, such as ``4.3``;
     ``move_metadata_to``: where to move the metadata log that the directories have, a path that does not exist
-    yet, on their file system."""
+    yet, on their file system; None if they have none."""
 
     directories: BrokerDirectories
     release: str = NEWEST_RELEASE
@@ -133,7 +140,7 @@ class HandOver:
     dry_run: bool
 
     def to_json(self) -> dict[str, object]:
-        """One object."""
+        """The object that ``--json`` prints."""
         return {
             **asdict(self),
             "path": str(self.path),
@@ -177,7 +184,7 @@ class _Plan:
         self._topics = [snapshot.topic(name) for name in snapshot.names()]
         _refuse_gaps(self._topics, snapshot)
         self._new_ids = {topic.name: self._new_id(topic) for topic in self._topics if not topic.topic_id}
-        self._earlier = self._handed_over_before()
+        self._earlier_image = self._handed_over_before()
         self._settings = list(self._config_records())
         self._quotas = list(self._quota_records())
         self._next_producer_id = self._find_next_producer_id()
@@ -271,7 +278,7 @@ class _Plan:
     def _image(self) -> MetadataImage:
         """What Kafka knows: the metadata log, or without one what an earlier run has handed over."""
         metadata_log = self._snapshot.settings.cluster
-        return self._earlier if metadata_log is None else metadata_log.image
+        return self._earlier_image if metadata_log is None else metadata_log.image
 
     def _overrides(self) -> Iterator[tuple[TopicDescription, str, str]]:
         """(topic, name, value) of the topics' settings. The registry cannot hold those that Siltstone does
@@ -279,7 +286,7 @@ class _Plan:
         for topic in self._topics:
             settings = dict(self._snapshot.overrides(topic))
             if topic.topic_id in self._snapshot.registry.handed_over:
-                earlier = self._earlier.settings_of(TOPIC_RESOURCE, topic.name)
+                earlier = self._earlier_image.settings_of(TOPIC_RESOURCE, topic.name)
                 settings |= {name: text for name, text in earlier.items() if name not in TOPIC_NAMES}
             for name, text in sorted(settings.items()):
                 yield topic, name, text
@@ -315,9 +322,9 @@ class _Plan:
                 yield ClientQuotaRecord(entity, key, value)
 
     def _find_next_producer_id(self) -> int:
-        """The first producer id that neither Siltstone nor a Kafka has given, rounded up to the beginning of
-        a block. If a directory's file of the next id is damaged, ids are skipped, as when a broker starts
-        (``first_free_id``)."""
+        """The first producer id that neither Siltstone nor a Kafka has given to a producer, rounded up to the
+        beginning of a block; 0 if none was given. If a directory's ``siltstone-broker.json`` is damaged, ids
+        are skipped, as when a broker starts (``first_free_id``)."""
         known, is_damaged = self._image.next_producer_id, False
         for directory in self._directories:
             try:
@@ -335,7 +342,7 @@ class _Plan:
         return max((state.largest_id(below) for state in states), default=-1)
 
     def _records(self) -> Iterator[bytes]:
-        """The encoded records of the checkpoint: a topic comes before its partitions."""
+        """The encoded records of the checkpoint: a topic comes before its partitions, as Kafka requires."""
         for name, level in FEATURES[self._request.release].items():
             yield encode_feature(name, level)
         for topic in self._topics:
@@ -391,7 +398,7 @@ class _Plan:
         }
         settings, resources = self._broker_settings(), ("", str(self._node))  # "": the default of all brokers
         brokers = {
-            name: _known(settings[name], dynamic_source(of_all=not name))
+            name: _known_settings(settings[name], dynamic_source(of_all=not name))
             for name in resources
             if name in settings
         }
@@ -422,7 +429,7 @@ class _Plan:
         )
 
 
-def _known(settings: Mapping[str, str], source: ConfigSource) -> Mapping[str, str]:
+def _known_settings(settings: Mapping[str, str], source: ConfigSource) -> Mapping[str, str]:
     """Those of a broker's settings that Siltstone knows. Raises UsageError."""
     known = parse_stored_config(settings, str(METADATA_PARTITION), source)
     return {name: text for name, text in settings.items() if name in known}

@@ -1,4 +1,4 @@
-"""The keeper: a process beside the program that starts the program's brokers and sees to their end.
+"""The keeper: a process beside the program that starts the program's brokers, and ends them with the program.
 
 ::
 
@@ -7,11 +7,11 @@
         └── ends, even by SIGKILL: the keeper kills the brokers and removes their temporary directories
                    └── ends, even by SIGKILL: the kernel kills the brokers, even paused ones (Linux)
 
-There is one keeper for a program, from its first broker on, or from the moment when it names
-``siltstone.testing.BrokerProcess``. A program with a single thread forks it, which takes some milliseconds;
-others start a new Python, which imports everything once. In both cases brokers are forked from a process
-with a single Python thread, so no lock is copied while another thread holds it (``spark.daemon`` has the same
-rule).
+There is one keeper for a program, from its first broker on, or from the moment when it first refers to
+``siltstone.testing.BrokerProcess`` (``fork_ahead``). A program with a single thread forks the keeper, which
+takes some milliseconds; others start a new Python, which imports everything once. In both cases brokers are
+forked from a process with a single Python thread, so no lock is copied while another thread holds it
+(``spark.daemon`` has the same rule).
 
 The end of its channel tells the keeper that the program has ended, but only when all copies of the socket are
 closed, and a process that the program has forked may have one. So the keeper watches a ``pidfd`` of the
@@ -49,7 +49,9 @@ from siltstone.broker.embedded import EmbeddedBroker
 from siltstone.broker.store import load_kernels
 
 _PR_SET_PDEATHSIG = 1
+"""The option of Linux's ``prctl`` that sets the signal which a process gets when its parent ends."""
 _END_SECONDS = 10
+"""How long a program that ends waits for a keeper that is a new Python, which kills the brokers meanwhile."""
 
 
 @decoded_in_threads
@@ -121,10 +123,10 @@ class Keeper:
             channel.close()
             raise
 
-    def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
-        """Send a signal to a broker, none if ``number`` is 0; ``is_end``: then wait until it has ended.
-        Returns False if it had ended before."""
-        return bool(self._answer_to("signal", {"pid": pid, "number": number, "is_end": is_end}))
+    def signal(self, pid: int, number: int, *, waits_for_end: bool) -> bool:
+        """Send the signal ``number`` to a broker, none if it is 0; ``waits_for_end``: then wait until the
+        broker has ended. Returns False if it had ended before."""
+        return bool(self._answer_to("signal", {"pid": pid, "number": number, "waits_for_end": waits_for_end}))
 
     def _answer_to(self, method: str, arguments: dict[str, Any], end: socket.socket | None = None) -> object:
         """Call the keeper. ``end``: a socket that the keeper receives, and that is closed here.
@@ -213,7 +215,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _forked(channel: int, program: int, ours: socket.socket) -> int:
-    """Fork the keeper from this process."""
+    """Fork the keeper from this process; returns its process id. ``channel``, ``program``: the descriptors
+    for ``keep``; ``ours``: the program's end of the channel, which the keeper must not hold open."""
     with warnings.catch_warnings():
         # Python warns if libraries, such as numpy, have threads of their own; these hold no lock of Python's.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -231,7 +234,8 @@ def _forked(channel: int, program: int, ours: socket.socket) -> int:
 
 
 def _leave_the_program(kept: Iterable[int]) -> None:
-    """In a fork: give up what was the program's, its files, streams, handlers and garbage."""
+    """In a fork: give up what was the program's: its files, streams, handlers and garbage. ``kept``: the
+    descriptors that stay open, beside standard error."""
     gc.freeze()  # garbage of the program, if collected here, might close descriptors or remove directories
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
@@ -243,7 +247,7 @@ def _leave_the_program(kept: Iterable[int]) -> None:
 
 
 def _spawned(channel: int, program: int) -> subprocess.Popen[bytes]:
-    """Start the keeper as a new Python."""
+    """Start the keeper as a new Python. ``channel``, ``program``: the descriptors for ``keep``."""
     kept = [descriptor for descriptor in (channel, program) if descriptor >= 0]
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(channel), str(program)],
@@ -275,26 +279,26 @@ class _Brokers:
         self.temporary: set[str] = set()
 
     def reap(self, pid: int, *, waits: bool = False) -> bool:
-        """Has a broker ended? After ``waitpid`` the system may give its process id to another process, so the
-        id is forgotten then, and gets no signal."""
+        """Has a broker ended? ``waits``: wait until it has. After ``waitpid`` the system may give its process
+        id to another process, so the id is forgotten then, and gets no signal."""
         if pid in self.children and os.waitpid(pid, 0 if waits else os.WNOHANG)[0]:
             self.children.discard(pid)
         return pid not in self.children
 
-    def signal(self, pid: int, number: int, *, is_end: bool) -> bool:
+    def signal(self, pid: int, number: int, *, waits_for_end: bool) -> bool:
         """See ``Keeper.signal``."""
         if self.reap(pid):
             return False
         if number:
             os.kill(pid, number)
-        if is_end:
+        if waits_for_end:
             self.reap(pid, waits=True)
         return True
 
     def end(self) -> None:
         """Kill all brokers, and remove their temporary directories."""
         for pid in list(self.children):
-            self.signal(pid, signal.SIGKILL, is_end=True)
+            self.signal(pid, signal.SIGKILL, waits_for_end=True)
         for directory in filter(files.exists, self.temporary):
             with contextlib.suppress(OSError):
                 files.remove_tree(directory)
@@ -329,36 +333,36 @@ def keep(channel_descriptor: int, program: int) -> None:
 def _answer(channel: Channel, brokers: _Brokers) -> None:
     """Answer one call of the program: ``start``, ``signal`` or ``ping``."""
     descriptors: list[int] = []
-    asked = channel.receive(CalledMethod, descriptors)
-    if asked.method == "start":
-        start = msgspec.convert(asked.arguments, BrokerStart)
+    called = channel.receive(CalledMethod, descriptors)
+    if called.method == "start":
+        start = msgspec.convert(called.arguments, BrokerStart)
         with socket.socket(fileno=descriptors[0]) as end:
-            keeper = os.getpid()
+            keeper_pid = os.getpid()
             pid = os.fork()
             if not pid:
                 channel.close()
-                _be_a_broker(Channel(end), start, keeper)
+                _be_a_broker(Channel(end), start, keeper_pid)
         brokers.children.add(pid)
         if start.is_temporary:
             brokers.temporary.add(str(Path(start.directory).parent))
         channel.answer()
-    elif asked.method == "signal":
-        channel.answer(brokers.signal(**asked.arguments))
+    elif called.method == "signal":
+        channel.answer(brokers.signal(**called.arguments))
     else:
         channel.answer(True)
 
 
-def _be_a_broker(channel: Channel, start: BrokerStart, keeper: int) -> NoReturn:
+def _be_a_broker(channel: Channel, start: BrokerStart, keeper_pid: int) -> NoReturn:
     """Be a broker, in a child of the keeper, until the program calls ``close`` or ends. Then the process
-    ends. ``keeper``: the keeper's process id."""
+    ends."""
     status = 1
     try:
-        _die_with(keeper)
+        _die_with(keeper_pid)
         channel.receive(CalledMethod)  # ``started``, of ``Keeper.start``: it is answered below
         clock = SystemClock() if start.time_ms is None else ManualClock(start.time_ms)
         try:
             broker = EmbeddedBroker(Path(start.directory), config=start.config, clock=clock, port=start.port)
-        except Exception as error:  # the program gets it
+        except Exception as error:  # it is raised in the program
             channel.refuse(error)
         else:
             channel.answer(StartedBroker(pid=os.getpid(), address=broker.address))
@@ -369,7 +373,8 @@ def _be_a_broker(channel: Channel, start: BrokerStart, keeper: int) -> NoReturn:
 
 
 def _die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends, where it can (Linux)."""
+    """Let the kernel kill this process when its parent ends, where it can (Linux). ``parent``: the process id
+    of the parent."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -29,7 +29,7 @@ from siltstone.broker.request_context import RefusedFrameError
 from siltstone.broker.wire.apis import PRODUCE
 
 FRAME_BYTES_MIN = 8
-"""A header without a client id: API key, version, correlation id. A client id's size would follow."""
+"""The smallest header that Kafka has had (request header v0): API key, version, correlation id."""
 OTHER_FRAME_BYTES_MAX = 8 << 20
 """The largest frame of any request but Produce, which alone carries records."""
 STALLED_SECONDS = 60.0
@@ -233,10 +233,10 @@ class MemoryBudget:
             self._last_exempt.end_exemption()
 
     def _wake(self) -> None:
-        """Wake the queued connections if memory is free, else make the first of them exempt, unless another
-        one is."""
-        # They take memory later, so ``used`` does not change here: a whole queue wakes. They proceed in its
-        # order, and those for which nothing is left wait again.
+        """Wake the queued connections if memory is free; if not, make the first of them exempt, unless
+        another connection is."""
+        # Woken connections take memory later, so ``used`` does not change here, and the whole queue wakes.
+        # The connections proceed in its order, and those for which nothing is left queue again.
         for queue, limit in ((self._small, self.bytes_max), (self._large, self.large_bytes_max)):
             while queue and (self.used < limit or self.exempt is None):
                 holder, _ = queue.popitem(last=False)

@@ -34,6 +34,7 @@ _PORT_MAX = 65_535
 _ADVERTISED = "advertised.listeners"
 _EVERY_ADDRESS = ("", "0.0.0.0", "::")
 ADVICE = "choose another address with --kafka-listen, or with the setting listeners"
+"""What an error advises whose cause is the address of a listener."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +90,8 @@ class BrokerListener:
         return bound
 
     def address(self, bound: socket.socket) -> ListenerAddress:
-        """The address that Metadata tells clients. The bound socket's port stands for port 0, the machine's
-        name for every address."""
+        """The address that Metadata tells clients: with the port of the ``bound`` socket if the listener has
+        port 0, and with the machine's name if its host is every address."""
         host, port = self.advertised or (self.host, 0)
         if host in _EVERY_ADDRESS:
             host = socket.getfqdn()

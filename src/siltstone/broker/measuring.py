@@ -60,7 +60,7 @@ _HELP = {
     "kafka_server_request_request_time": "Percent of a thread that requests take, of clients with a quota.",
     "kafka_server_controllermutation_tokens": "Partitions that may still be created or deleted.",
 }
-_OF_QUOTAS = {
+_QUOTA_METRICS = {
     quotas.PRODUCE: "kafka_server_produce_byte_rate",
     quotas.FETCH: "kafka_server_fetch_byte_rate",
     quotas.REQUEST: "kafka_server_request_request_time",
@@ -68,7 +68,7 @@ _OF_QUOTAS = {
 }
 """The metric of each kind of quota but those of addresses."""
 QUOTA_SERIES_MAX = 1_000
-"""The most rates of clients with quotas that are metrics: those that were used last."""
+"""The most clients with quotas whose rates are metrics: those that took something last."""
 _TOPIC_FIGURES: dict[str, tuple[str, Callable[[TopicCounts], int]]] = {
     "messagesin": ("Records that were appended.", lambda counts: counts.messages_in),
     "bytesin": ("Bytes of batches that were appended.", lambda counts: counts.bytes_in),
@@ -167,9 +167,9 @@ class BrokerClients:
             }
             samples += samples_of(values, _HELP, quota=kind)
         for kind, group, value in quota_manager.rates()[-QUOTA_SERIES_MAX:]:
-            if kind in _OF_QUOTAS:
-                client_id = group.client_id[:CLIENT_ID_MAX]
-                samples += samples_of({_OF_QUOTAS[kind]: value}, _HELP, user=group.user, client_id=client_id)
+            if kind in _QUOTA_METRICS:
+                rate, client_id = {_QUOTA_METRICS[kind]: value}, group.client_id[:CLIENT_ID_MAX]
+                samples += samples_of(rate, _HELP, user=group.user, client_id=client_id)
         return samples
 
     def _socket_samples(self) -> list[Sample]:
@@ -213,7 +213,7 @@ class BrokerClients:
 
 
 def _shown(connection: Connection, now: float) -> ClientConnection:
-    """A connection as its list shows it. ``now``: by ``time.perf_counter``, in seconds."""
+    """The row of a connection in the list of connections. ``now``: by ``time.perf_counter``, in seconds."""
     # ``state`` is read once: the loop's thread may change it meanwhile.
     info, activity, state = connection.info, connection.info.activity, connection.state
     api = APIS.get(activity.api_key)
@@ -228,13 +228,13 @@ def _shown(connection: Connection, now: float) -> ClientConnection:
         bytes_out=activity.bytes_out,
         api=None if api is None else api.name,
         state=state,
-        for_ms=0 if state in (IDLE, RECEIVING) else max(int((now - activity.asked_at) * 1000), 0),
+        for_ms=0 if state in (IDLE, RECEIVING) else max(int((now - activity.begun_at) * 1000), 0),
     )
 
 
-def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sample:
-    """The histogram of the times of an API's requests. ``counts``: requests by bucket, not cumulated;
-    ``seconds``: the sum of their times."""
+def _times(api: str, name: str, counts: Sequence[int], seconds: float) -> Sample:
+    """The histogram, in ms, of the times of an API's requests. ``name``: Kafka's, such as ``totaltimems``;
+    ``counts``: requests by bucket, not cumulated; ``seconds``: the sum of their times."""
     total, buckets = 0, list[tuple[float, int]]()
     for bound, count in zip((*BOUNDS_MS, math.inf), counts, strict=True):
         total += count
@@ -244,7 +244,7 @@ def _times(request: str, name: str, counts: Sequence[int], seconds: float) -> Sa
         name=metric,
         value=1000 * seconds,
         help=_HELP[metric],
-        labels={"request": request},
+        labels={"request": api},
         buckets=tuple(buckets),
     )
 

@@ -86,7 +86,7 @@ class PlainClient(Closing):
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._correlation = 0
+        self._correlation_id = 0
         self._versions: ApiVersionsResponse | None = None
         self._deadline = time.monotonic() + SECONDS
         with self._failures():
@@ -122,9 +122,10 @@ class PlainClient(Closing):
         return self._ask(key, version, request)
 
     def _ask(self, key: int, version: int, request: Message) -> Any:
-        api, self._correlation = APIS[key], self._correlation + 1
+        """The response to a request that is sent in this version. Raises BrokerUnreachableError."""
+        api, self._correlation_id = APIS[key], self._correlation_id + 1
         tags = b"\0" if version >= api.first_flexible else b""
-        head = struct.pack(">hhih", key, version, self._correlation, len(_CLIENT_ID)) + _CLIENT_ID + tags
+        head = struct.pack(">hhih", key, version, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + tags
         parts = codec.write(request, version)
         # Requests of this client carry no records, so no part is a slice of a file.
         frame = head + b"".join(part for part in parts if isinstance(part, bytes | bytearray))
@@ -133,9 +134,9 @@ class PlainClient(Closing):
             self._set_timeout()
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
             response = self._receive(self._receive_size())
-        expected = response_header(key, version, self._correlation)
+        expected = response_header(key, version, self._correlation_id)
         if not response.startswith(expected):
-            raise self._unreadable("it is for another request")
+            raise self._unreadable("is for another request")
         try:
             return codec.read(api.response, version, memoryview(response), len(expected))
         except codec.MalformedRequestError as error:
@@ -149,6 +150,7 @@ class PlainClient(Closing):
         return int(size)
 
     def _receive(self, size: int) -> bytes:
+        """Receive ``size`` bytes. Raises BrokerUnreachableError if the broker sends fewer, OSError."""
         received = bytearray()
         while len(received) < size:
             self._set_timeout()
@@ -167,6 +169,8 @@ class PlainClient(Closing):
         self._socket.settimeout(left)
 
     def _unreadable(self, reason: str) -> BrokerUnreachableError:
+        """The error for a response that is not as Kafka's protocol has it. ``reason``: what follows the words
+        "a response"."""
         return BrokerUnreachableError(f"a response {reason}: is it a broker?", path=str(self.address))
 
     @contextlib.contextmanager

@@ -41,7 +41,8 @@ BROKER_FILE = "siltstone-broker.json"
 BLOCK = 1000
 """Ids of a block, as in Kafka (``ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE``)."""
 PRODUCER_ID_END = 1 << 62
-"""Ids from this one on are never given, and do not count if a log has them."""
+"""Ids from this one on are never given, and do not count if a log has them. It is so far below the largest
+int64 that no sum of ids here exceeds that."""
 _END_IN_LOGS = PRODUCER_ID_END // 2
 """The end of the ids in logs that count if a file is damaged, or if neither a file nor the metadata log says
 which ids were given."""

@@ -35,7 +35,7 @@ from siltstone.log.fetch import FetchPosition, LogView, read
 from siltstone.log.partition import PartitionLog
 
 _ENOUGH_BYTES = 1 << 31
-"""More than any ``min_bytes``, an int32: the count of a log whose fetch must be answered in any case."""
+"""The count of a log whose fetch must be answered in any case: more than any ``min_bytes``, an int32."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -66,6 +66,7 @@ class AwaitedLog:
         return self.available - before
 
     def _count(self, view: LogView) -> int:
+        """The available bytes in a view, or ``_ENOUGH_BYTES``."""
         limit = view.readable_end(self.isolation)
         if self.offset == limit:
             self._note_end(view)
@@ -103,8 +104,9 @@ class DelayedFetch:
 class FetchPurgatory:
     """The parked fetches of a broker. ``turns``: where those that may respond wait for their turn.
 
-    ``_moved``: the logs whose hook was called since the last count; ``_is_woken``: will the loop count them?
-    ``_marking`` guards both. ``_loop_thread``: the id of the loop's thread, 0 before the first fetch.
+    ``_by_log``: the logs that are watched, each with what its fetches await of it. ``_moved``: the logs whose
+    hook was called since the last count; ``_is_woken``: will the loop count them? The lock ``_marking``
+    guards both. ``_loop_thread``: the id of the loop's thread, 0 before the first fetch.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, turns: FetchTurns) -> None:
@@ -142,6 +144,7 @@ class FetchPurgatory:
         return fetch
 
     def _wake(self, fetch: DelayedFetch) -> None:
+        """End the wait of a fetch: it is resumed in its turn."""
         self.forget(fetch)
         self._turns.add(fetch.resume)
 
@@ -153,9 +156,9 @@ class FetchPurgatory:
         if fetch.timer is not None:
             fetch.timer.cancel()
         for watched in fetch.logs:
-            self._forget(watched)
+            self._stop_watching(watched)
 
-    def _forget(self, watched: AwaitedLog) -> None:
+    def _stop_watching(self, watched: AwaitedLog) -> None:
         """Stop watching a log for one fetch; if it was the last fetch of the log, remove the hook."""
         fetches = self._by_log[watched.log]
         fetches.pop(watched, None)
@@ -177,13 +180,14 @@ class FetchPurgatory:
             (self.loop.call_soon if is_own else self.loop.call_soon_threadsafe)(self._count_moved)
 
     def _count_moved(self) -> None:
+        """Count the bytes of the logs that have moved, and wake the fetches that now have enough."""
         # The flag is cleared before the logs are counted: an append during the count wakes the loop again.
         with self._marking:
             moved, self._moved = self._moved, set()
             self._is_woken = False
         for log in moved:
             for watched, fetch in tuple(self._by_log.get(log, {}).items()):
-                if fetch in self._fetches:  # not if another of its logs has woken it in this loop
+                if fetch in self._fetches:  # not if another of its logs has woken it a moment ago
                     fetch.missing -= watched.count()
                     if fetch.missing <= 0:
                         self._wake(fetch)

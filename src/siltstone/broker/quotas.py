@@ -140,7 +140,7 @@ class TokenBucket:
         self._tokens = self.tokens(bound, now_ms) - amount
 
     def throttle_ms(self, bound: float, now_ms: float) -> float:
-        """How many ms until the number of tokens is 0 again; 0 if it is not below."""
+        """If the number of tokens is below 0, the ms until it is 0 again; else 0."""
         return max(-self.tokens(bound, now_ms) / bound * 1000, 0.0)
 
 
@@ -168,12 +168,12 @@ class QuotaTable:
     """The bounds of all clients, from the quotas that are set. It is immutable. ``kinds``: those of which any
     quota is set.
 
-    ``_of``: by kind, (user, client id) → bound. "" stands for a part that the quota's entity does not have,
-    None for a default. For ``CONNECTION`` the address stands in the place of the user.
+    ``_bounds``: by kind, (user, client id) → bound. "" stands for a part that the quota's entity does not
+    have, None for a default. For ``CONNECTION`` the address stands in the place of the user.
     """
 
     def __init__(self, quotas: Quotas) -> None:
-        self._of: dict[str, dict[tuple[str | None, str | None], float]] = {kind: {} for kind in KINDS}
+        self._bounds: dict[str, dict[tuple[str | None, str | None], float]] = {kind: {} for kind in KINDS}
         for entity, values in quotas.items():
             parts = dict(entity)
             for kind, key in KINDS.items():
@@ -185,13 +185,13 @@ class QuotaTable:
                 if (kind == CONNECTION) != (IP in parts):
                     continue
                 user = _plain_address(parts[IP]) if IP in parts else parts.get(USER, "")
-                self._of[kind][user, parts.get(CLIENT_ID, "")] = bound
-        self.kinds = frozenset(kind for kind, bounds in self._of.items() if bounds)
+                self._bounds[kind][user, parts.get(CLIENT_ID, "")] = bound
+        self.kinds = frozenset(kind for kind, bounds in self._bounds.items() if bounds)
 
     def of_client(self, kind: str, user: str, client_id: str) -> _ClientQuota | None:
         """The quota of a client; None if it has none. A client without an id has the quotas of the default
         id."""
-        bounds = self._of[kind]
+        bounds = self._bounds[kind]
         if not bounds:
             return None
         # The order of the module's docstring. The group has the client's own user and id also where a default
@@ -210,7 +210,7 @@ class QuotaTable:
 
     def of_address(self, address: str) -> _ClientQuota | None:
         """The quota of an address, or else the default one; None if there is none."""
-        bounds = self._of[CONNECTION]
+        bounds = self._bounds[CONNECTION]
         bound = bounds.get((address, ""), bounds.get((None, "")))
         return None if bound is None else _ClientQuota(QuotaGroup(address, ""), bound)
 
@@ -288,7 +288,7 @@ class QuotaManager:
         return self.record(REQUEST, context, 100 * seconds)
 
     def give_back(self, kind: str, context: RequestContext, amount: float) -> None:
-        """Subtract an amount that was recorded and then not used."""
+        """Subtract an amount that was recorded, but that the client did not get after all."""
         quota = self._table.of_client(kind, ANONYMOUS, context.client_id or "")
         if quota is not None:
             with self._lock:
@@ -312,8 +312,8 @@ class QuotaManager:
         return MutationQuota(self, quota, is_strict=context.version >= strict_from)
 
     def throttle(self, context: RequestContext, throttle_ms_by_kind: Mapping[str, int]) -> int:
-        """Throttle a client for the longest of the times, which are by kind of quota, once its request is
-        answered. Returns that time, in ms."""
+        """Throttle a client, once its request is answered, for the longest of the times. Returns that time,
+        in ms."""
         kind = max(throttle_ms_by_kind, key=throttle_ms_by_kind.__getitem__)
         throttle_ms = throttle_ms_by_kind[kind]
         if throttle_ms:
@@ -362,6 +362,7 @@ class QuotaManager:
         return rates
 
     def _record(self, kind: str, quota: _ClientQuota, amount: float) -> int:
+        """Count an amount in the meter of a quota's group. Returns as ``record``."""
         now_ms = self._now() * 1000
         with self._lock:
             meter = self._meter(kind, quota.group)

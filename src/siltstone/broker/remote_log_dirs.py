@@ -1,6 +1,6 @@
 """Asks running brokers for their log directories: ``siltstone log-dirs --bootstrap-server``.
 
-By Siltstone's own client (``plain_client``)::
+Siltstone's own client (``plain_client``) asks::
 
     the first of --bootstrap-server that answers ─ Metadata ─► brokers
     each broker ─ DescribeLogDirs ─► JSON
@@ -35,7 +35,7 @@ def describe_log_dirs(
     them. Raises UsageError, BrokerUnreachableError, BrokerRefusedError.
     """
     addresses = plain_addresses(bootstrap_server, config, "log directories")
-    brokers = _brokers(addresses)
+    brokers = _find_brokers(addresses)
     unknown = sorted(set(broker_ids) - set(brokers))
     if unknown:
         raise UsageError(
@@ -52,7 +52,7 @@ def describe_log_dirs(
     return {"version": 1, "brokers": described}
 
 
-def _brokers(addresses: Sequence[Address]) -> dict[int, Address]:
+def _find_brokers(addresses: Sequence[Address]) -> dict[int, Address]:
     """The addresses of a cluster's brokers by broker id, from the first of ``addresses`` that answers. Raises
     BrokerUnreachableError, BrokerRefusedError."""
     for address in addresses[:-1]:
@@ -86,6 +86,7 @@ def _log_dir(result: DescribeLogDirsResult, topics: Collection[str]) -> dict[str
 
 
 def _error(code: int) -> str | None:
+    """The text of a log directory's error code; None for no error."""
     if code == Code.KAFKA_STORAGE_ERROR:
         return STORAGE_ERROR
     return None if code == Code.NONE else code_text(code)

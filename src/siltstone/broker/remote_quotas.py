@@ -67,7 +67,8 @@ def alter(
 ) -> QuotaChange:
     """Set and remove quotas of an entity. ``dry_run``: the broker only validates. Raises InvalidQuotaError,
     PolicyViolationError, BrokerUnreachableError, BrokerRefusedError."""
-    # The response does not have the quotas, so those before are asked for, and those after are computed.
+    # The response does not have the quotas: what they were before is asked for, and what they are after the
+    # change is computed.
     before = describe(broker, [EntityMatch(kind=kind, name=name) for kind, name in entity]).get(entity, {})
     after = new_values({entity: before}, entity, set_to, remove)
     parts = tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity)

@@ -98,7 +98,7 @@ class PartitionFetcher(Closing):
         addresses = {node.node_id: Address(node.host, node.port) for node in response.brokers}
         partitions = {}
         for topic in response.topics:
-            _refuse(topic.error_code, str(topic.name))
+            _raise_for_code(topic.error_code, str(topic.name))
             for row in topic.partitions:
                 where = TopicPartition(str(topic.name), row.partition_index)
                 partitions[where] = ClusterPartition(
@@ -120,7 +120,7 @@ class PartitionFetcher(Closing):
 
     def windows(self, partition: ClusterPartition, offset: int, end: int) -> Iterator[Window]:
         """The batches from the one that has ``offset``, or if none has it the next one, to the last one that
-        begins below ``end``. Both offsets are of the log (``offsets``).
+        begins below ``end``. Both offsets lie within the bounds that ``offsets`` returns.
 
         Raises CorruptRecordError at a batch without a sound header, once all before it were yielded;
         BrokerUnreachableError, BrokerRefusedError, OffsetOutOfRangeError.
@@ -128,7 +128,7 @@ class PartitionFetcher(Closing):
         origin, path = 0, str(partition.where)
         while offset < end:
             # A bytearray, since the kernels are compiled for writable arrays.
-            data = np.frombuffer(bytearray(self._fetched(partition, offset)), np.uint8)
+            data = np.frombuffer(bytearray(self._fetch_batches(partition, offset)), np.uint8)
             scan = scan_batches(data)
             below_end = scan.batches[scan.batches["base_offset"] < end]
             if len(below_end):
@@ -154,7 +154,7 @@ class PartitionFetcher(Closing):
         return self._leaders[partition.leader]
 
     def _offset(self, partition: ClusterPartition, timestamp: int) -> int:
-        """The offset for a timestamp of ListOffsets, which may be ``EARLIEST_TIMESTAMP`` or
+        """The offset that ListOffsets returns for a timestamp, ``EARLIEST_TIMESTAMP`` or
         ``LATEST_TIMESTAMP``."""
         where = partition.where
         wanted = ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)
@@ -163,12 +163,12 @@ class PartitionFetcher(Closing):
         for topic in response.topics:
             for row in topic.partitions:
                 if TopicPartition(topic.name, row.partition_index) == where:
-                    _refuse(row.error_code, str(where))
+                    _raise_for_code(row.error_code, str(where))
                     return int(row.offset)
         raise BrokerRefusedError("the broker does not answer for the partition", path=str(where))
 
-    def _fetched(self, partition: ClusterPartition, offset: int) -> bytes:
-        """The bytes of the batches at ``offset``: asks again until a response has some, at most for
+    def _fetch_batches(self, partition: ClusterPartition, offset: int) -> bytes:
+        """The bytes of the batches from ``offset`` on: asks again until a response has some, at most for
         ``plain_client.SECONDS``. Raises as ``windows``."""
         deadline = time.monotonic() + plain_client.SECONDS
         while True:
@@ -176,7 +176,7 @@ class PartitionFetcher(Closing):
             if row.error_code == Code.OFFSET_OUT_OF_RANGE:
                 reason = f"offset {offset} is outside {row.log_start_offset} to {row.high_watermark} now"
                 raise OffsetOutOfRangeError(reason, path=str(partition.where), advice=_AGAIN)
-            _refuse(row.error_code, str(partition.where))
+            _raise_for_code(row.error_code, str(partition.where))
             if isinstance(row.records, bytes | bytearray | memoryview) and row.records:
                 return bytes(row.records)
             if time.monotonic() > deadline:
@@ -184,7 +184,7 @@ class PartitionFetcher(Closing):
                 raise BrokerUnreachableError(reason, path=str(partition.where))
 
     def _fetch(self, partition: ClusterPartition, offset: int) -> PartitionData:
-        """The response to one Fetch request, as to the partition."""
+        """What the response to one Fetch request has of the partition. Raises as ``windows``."""
         where = partition.where
         wanted = FetchPartition(
             partition=where.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
@@ -192,8 +192,8 @@ class PartitionFetcher(Closing):
         topic = FetchTopic(topic=where.topic, topic_id=partition.topic_id, partitions=(wanted,))
         request = FetchRequest(max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=FETCH_BYTES, topics=(topic,))
         response = self._leader(partition).ask(FETCH, request)
-        _refuse(response.error_code, str(where))
-        for row in (row for answered in response.responses for row in answered.partitions):
+        _raise_for_code(response.error_code, str(where))
+        for row in (row for topic_response in response.responses for row in topic_response.partitions):
             if row.partition_index == where.partition:
                 assert isinstance(row, PartitionData)
                 return row
@@ -201,7 +201,8 @@ class PartitionFetcher(Closing):
 
 
 def check_partition(broker: PartitionFetcher, partition: ClusterPartition) -> FetchedVerdict:
-    """The verdict on all batches that a partition has when it is called. Raises BrokerUnreachableError."""
+    """The verdict on the batches that a partition has now: those that are appended during the check are not
+    checked. Raises BrokerUnreachableError."""
     topic, number = partition.where.topic, partition.where.partition
     try:
         start, end = broker.offsets(partition)
@@ -255,7 +256,8 @@ def dump_rows(
 
 
 def _first_of(windows: Iterator[Window], max_batches: int | None, max_bytes: int | None) -> Iterator[Window]:
-    """The first batches of windows, as many as both bounds allow."""
+    """Windows with the first batches, as many as both bounds allow; None: no bound. ``max_bytes``: batches
+    that end at or below this position."""
     left = max_batches
     for window in windows:
         batches = window.batches if left is None else window.batches[:left]
@@ -267,7 +269,7 @@ def _first_of(windows: Iterator[Window], max_batches: int | None, max_bytes: int
             return
 
 
-def _refuse(code: int, path: str) -> None:
+def _raise_for_code(code: int, path: str) -> None:
     """Raises the error that an error code of a response stands for; 0 is none."""
     if code == Code.NONE:
         return

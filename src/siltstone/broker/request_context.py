@@ -54,10 +54,10 @@ class ListenerAddress:
 @dataclass(slots=True, eq=False)
 class Activity:
     """The activity of a connection, for the list of connections, metrics and throttling. Only the loop's
-    thread writes it. Times are ``time.perf_counter``, in seconds, and 0 before the first one.
+    thread writes it. The times ``…_at`` are by ``time.perf_counter``, in seconds; 0 before the first one.
 
     ``client_id``: of the last request, at most ``CLIENT_ID_MAX`` characters. ``api_key``: of the last
-    request; -1 before the first one. ``received_at``: the time of the last receive. ``asked_at``: the time at
+    request; -1 before the first one. ``received_at``: the time of the last receive. ``begun_at``: the time at
     which the last request was begun. ``parked_seconds``: how long that request was parked. ``throttle_ms``:
     for how long the connection is not to be read (muted) after that request's response.
 
@@ -68,7 +68,7 @@ class Activity:
 
     client_id: str | None = None
     api_key: int = -1
-    asked_at: float = 0.0
+    begun_at: float = 0.0
     requests: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -109,4 +109,4 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     def seconds(self) -> float:
         """The seconds since the request was begun, without those in which it was parked."""
         activity = self.connection.activity
-        return time.perf_counter() - activity.asked_at - activity.parked_seconds
+        return time.perf_counter() - activity.begun_at - activity.parked_seconds

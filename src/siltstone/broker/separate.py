@@ -120,7 +120,8 @@ def _settings_texts(settings: Mapping[str, ConfigValue] | None, topic: str) -> d
 
 
 class _BrokerLogs:
-    """The logs in the broker's directory, read from the files, as of the last ``refresh``."""
+    """The logs in the broker's directory, read from its files, as they were when this was made, or at the
+    last ``refresh``."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self._broker = broker
@@ -185,7 +186,7 @@ class BrokerProcess(Closing):
 
     @property
     def is_running(self) -> bool:
-        """Is there a process? (It may be paused.)"""
+        """Has the broker a process that has not ended? (It may be paused.)"""
         if self.pid is None:
             return False
         if not self._signal(0):
@@ -220,14 +221,14 @@ class BrokerProcess(Closing):
         if self.is_running:
             with contextlib.suppress(BrokerUnreachableError):
                 self.call(type(None), "close")
-            self._signal(0, is_end=True)
+            self._signal(0, waits_for_end=True)
         self._forget_process()
 
     def kill(self) -> None:
         """SIGKILL, also while the broker is paused, and wait for its end. Its files stay as they are."""
         self._refuse_in_fork()
         if self.pid is not None:
-            self._signal(signal.SIGKILL, is_end=True)
+            self._signal(signal.SIGKILL, waits_for_end=True)
         self._forget_process()
 
     def pause(self) -> None:
@@ -256,10 +257,10 @@ class BrokerProcess(Closing):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    def _signal(self, number: int, *, is_end: bool = False) -> bool:
-        """See ``Keeper.signal``; returns False without a process, too."""
+    def _signal(self, number: int, *, waits_for_end: bool = False) -> bool:
+        """See ``Keeper.signal``; returns False also if there is no process."""
         try:
-            return self.pid is not None and self._keeper.signal(self.pid, number, is_end=is_end)
+            return self.pid is not None and self._keeper.signal(self.pid, number, waits_for_end=waits_for_end)
         except EOFError:  # the keeper is gone, and its brokers with it
             return False
 
@@ -332,17 +333,17 @@ class BrokerProcess(Closing):
     # Faults
 
     def fail(self, api: str, code: int | str, *, times: int = 1, after: bool = False) -> None:
-        """Answer the next requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``, …) with an
-        error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
+        """Answer the next ``times`` requests of an API (Kafka's name: ``Produce``, ``Fetch``, ``Metadata``,
+        …) with an error, by Kafka's name or number. ``after``: carry them out first. Raises UsageError."""
         self.call(type(None), "fail", api=api, code=code, times=times, after=after)
 
     def delay(self, api: str, seconds: float, *, times: int = 1) -> None:
-        """Carry out the next requests of an API ``seconds`` later. Raises UsageError."""
+        """Carry out the next ``times`` requests of an API ``seconds`` later. Raises UsageError."""
         self.call(type(None), "delay", api=api, seconds=seconds, times=times)
 
     def cut(self, api: str, *, times: int = 1, after: bool = False) -> None:
-        """Close the connection at the next requests of an API, before they are carried out or ``after``.
-        Raises UsageError."""
+        """Close the connection at the next ``times`` requests of an API, before they are carried out or
+        ``after``. Raises UsageError."""
         self.call(type(None), "cut", api=api, times=times, after=after)
 
     @property
@@ -356,6 +357,7 @@ class BrokerProcess(Closing):
 
 
 def _gone(how: str) -> BrokerUnreachableError:
+    """The error for a broker without a process. ``how``: such as "has ended"."""
     return BrokerUnreachableError(
         f"the broker {how}", advice="start() starts it on its directory and address"
     )

@@ -46,7 +46,7 @@ AnswerFrame: TypeAlias = Callable[
 STOP_SECONDS = 10.0
 """How long running requests may take when the server stops, until their connections are closed."""
 DELAYED_MAX = 1_000
-"""The most sockets that may wait to be closed (``Sockets.delayed``): each of them takes a descriptor."""
+"""The most sockets that may wait to be closed (``Sockets.delayed``): each takes a file descriptor."""
 _SWEEP_SECONDS, _RELEASE_SECONDS = 1.0, 10.0
 _ACCEPTED_AT_ONCE = 64
 """The most connections that a listener accepts at once, before other sockets have their turn in the loop."""
@@ -102,7 +102,7 @@ class Sockets:
         """Accept connections from now on."""
         self._listeners = listeners
         self._accept_again()
-        self._sweep_later()
+        self._sweep_every_second()
 
     async def finish(self) -> None:
         """Accept no more connections, wait for the running requests at most ``STOP_SECONDS``, and close all
@@ -125,7 +125,7 @@ class Sockets:
             connection.close()
 
     def forget(self, connection: Connection) -> None:
-        """A connection was closed, so another one may be accepted."""
+        """Called when a connection was closed, so that another one may be accepted."""
         self.connections.discard(connection)
         peer = connection.info.peer
         self._of_address[peer] -= 1
@@ -142,14 +142,15 @@ class Sockets:
             connection.close()
         self.budget.end_long_exemption(now)
 
-    def _sweep_later(self) -> None:
+    def _sweep_every_second(self) -> None:
         self.sweep(self.loop.time())
-        self._sweep_timer = self.loop.call_later(_SWEEP_SECONDS, self._sweep_later)
+        self._sweep_timer = self.loop.call_later(_SWEEP_SECONDS, self._sweep_every_second)
 
     # Accepting
 
     def _accept_again(self) -> None:
-        """Let the loop watch the listeners, unless it does, or there are ``connections_max`` connections."""
+        """Let the loop watch the listeners, unless it does already, or there are ``connections_max``
+        connections."""
         if not self._is_accepting and self._listeners and len(self.connections) < self.limits.connections_max:
             self._is_accepting = True
             for listener in self._listeners:
@@ -162,6 +163,7 @@ class Sockets:
                 self.loop.remove_reader(listener.socket.fileno())
 
     def _accept_some(self, listener: BoundListener) -> None:
+        """The loop's callback for a listener with new connections."""
         for _ in range(_ACCEPTED_AT_ONCE):
             if len(self.connections) >= self.limits.connections_max:
                 # As in Kafka, others wait in the listener's backlog until a connection is closed.
@@ -267,7 +269,7 @@ class BrokerServer(Closing):
         if self._thread is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop_asked.set)
             self._thread.join()
-        for listener in self._listeners:
+        for listener in self._listeners:  # those of a server that was not started are still open
             listener.socket.close()
         self.broker.close()
         if not self._loop.is_closed():
@@ -283,14 +285,15 @@ class BrokerServer(Closing):
 
     async def _serve(self) -> None:
         self.sockets.open(self._listeners)
-        self._release_later()
+        self._release_repeatedly()
         await self._stop_asked.wait()
+        # Parked fetches are answered first: ``finish`` would wait for them.
         self.broker.purgatory.close()
         await self.sockets.finish()
         # Closing a connection cancels the task of its request; wait until these tasks have ended.
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _release_later(self) -> None:
+    def _release_repeatedly(self) -> None:
         self.broker.fetch_sessions.release_idle(self._loop.time())
-        self._loop.call_later(_RELEASE_SECONDS, self._release_later)
+        self._loop.call_later(_RELEASE_SECONDS, self._release_repeatedly)

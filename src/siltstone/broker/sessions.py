@@ -40,8 +40,9 @@ from siltstone.log.partition import PartitionLog
 FIRST_EPOCH: Final = 0
 LAST_EPOCH: Final = -1
 IDLE_SECONDS: Final = 120.0
-"""A session that was not used for longer holds no files open, and may be evicted; one that was in use for
-longer may be evicted for a larger one (Kafka's ``MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS``)."""
+"""A session whose last use was longer ago holds no files open, and may be evicted. One that was still used at
+a greater age than this may be evicted for a larger one (Kafka's
+``MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS``)."""
 PARTITIONS_MAX: Final = 200_000
 """The most partitions of all sessions together. They take about 100 MB, which the memory budget does not
 count."""

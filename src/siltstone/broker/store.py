@@ -64,9 +64,8 @@ class Broker(Closing):
     """One broker. ``manager``: the open logs; ``config``: the broker's current settings; ``node_id`` and
     ``cluster_id``: those in ``meta.properties``, else 0 and ""; ``purgatory``, ``fetch_turns`` and
     ``fetch_sessions``: the parked fetches, the fetches that wait for their turn, and the fetch sessions, all
-    for the loop's thread only;
-    ``counts``: the counters of requests and topics; ``quotas``: the quotas in force and what clients have
-    used of them.
+    for the loop's thread only; ``counts``: the counters of requests and topics; ``quotas``: the quotas in
+    force and what clients have used of them. ``_logs``: the logs that ``log_of`` has looked up.
     """
 
     def __init__(self, served: Served, loop: AbstractEventLoop) -> None:
@@ -148,7 +147,7 @@ class Broker(Closing):
         return listener.host, listener.port
 
     def producer_id_at_hand(self) -> int | None:
-        """A new producer id from the current block; None if the block is used up: then call
+        """A new producer id from the current block, without waiting; None if that is not possible: then call
         ``next_producer_id`` in the pool."""
         return self._producer_ids.take_at_hand()
 

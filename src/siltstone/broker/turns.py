@@ -52,7 +52,8 @@ class FetchTurns:
     def count(self, began: float) -> None:
         """Count a fetch that was carried out at once since ``began``, the loop's time in seconds."""
         # A fetch that takes t delays the next one until 2t after its begin, so fetches take half of the time.
-        # If none came for a while, ``_free_at`` starts a slice earlier, which is the burst.
+        # After a pause the sum starts a slice in the past: fetches that then come together may take a slice
+        # before one of them has to wait.
         self._free_at = max(self._free_at, began - SLICE_SECONDS) + 2 * (self._loop.time() - began)
 
     def add(self, fetch: Callable[[], object]) -> None:
@@ -63,6 +64,7 @@ class FetchTurns:
             self._loop.call_soon(self._carry_out_some)
 
     def _carry_out_some(self) -> None:
+        """Carry out fetches of the queue for one slice."""
         now = self._loop.time()
         end = now + max(SLICE_SECONDS, (now - self._ended_at) / SHARE)
         queue = self._queue

@@ -100,8 +100,8 @@ def clean(
         watches = watch or interval is not None
         _refuse_with_fleet(bool(directories or dir_), flags, all_topics=all_topics, watch=watches)
         return _clean_fleet(flags, fleet, output_flags)
-    without = "pass --fleet, or leave it out"
-    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", without)
+    advice = "pass --fleet, or leave it out"
+    output.refuse_if(fleet.brokers_at_once is not None, "--brokers-at-once is only for --fleet", advice)
     request = replace(flags, directories=output.named_directories(directories, dir_, stores.remote))
     if watch:
         return watch_logs(request, interval, json=output_flags.json)
@@ -114,7 +114,7 @@ def clean(
 def _write(
     request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome, seconds: float, flags: OutputFlags
 ) -> int:
-    """Print what was done; the exit status."""
+    """Print what was done; returns the exit status."""
     if flags.json:
         output.write_json(_document(request, outcome))
     else:
@@ -148,13 +148,13 @@ def _refuse_with_fleet(has_directories: bool, request: CleanFlags, *, all_topics
     )
 
 
-def _show_broker(request: cleaning.CleanRequest, done: cleaning.CleanOutcome, seconds: float) -> None:
+def _show_broker(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome, seconds: float) -> None:
     """Show the logs of one broker of a fleet."""
-    _show(request, done, seconds, verbose=True, quiet=False)
+    _show(request, outcome, seconds, verbose=True, quiet=False)
 
 
 def _clean(request: cleaning.CleanRequest, *, all_topics: bool, quiet: bool) -> cleaning.CleanOutcome | None:
-    """Clean, after a question if no flag says that all topics are meant; None if it was not answered yes."""
+    """Clean, after a question if no flag says that all topics are meant; None if the answer was not yes."""
     asks = request.changes_every_topic and not all_topics
     confirm = partial(_confirm, rolls=request.roll) if asks else None
     try:
@@ -177,10 +177,10 @@ class _DeclinedError(Exception):
 
 
 def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -> None:
-    """Ask on a terminal whether all compacted logs are to be cleaned in place. There is no question if only
-    partition directories were named, or, on a terminal, if no log would change (without one it is an error
-    all the same). ``rolls``: all of them are rolled first. Raises _DeclinedError for no,
-    and UsageError without a terminal."""
+    """Ask on a terminal whether all compacted logs are to be cleaned in place; do not ask if only partition
+    directories were named, or if no log would change. ``rolls``: the active segments of all logs are rolled
+    first, so all logs change. Raises _DeclinedError for no. Without a terminal raises UsageError, even if no
+    log would change."""
     selected = [state for state in states if state.may_be_cleaned]
     if not selected or all(state.directory.is_partition_subset for state in selected):
         return
@@ -204,7 +204,7 @@ def _confirm(states: Sequence[LogState], options: PlanOptions, *, rolls: bool) -
 
 
 def _logs_text(states: Sequence[LogState]) -> str:
-    """``4 logs of 2 topics, 1.2 MB``."""
+    """Logs as ``4 logs of 2 topics, 1.2 MB``."""
     topics = {state.topic_partition.topic for state in states}
     logs, size = counted(len(states), "log"), size_text(log_bytes(states))
     return f"{logs} of {counted(len(topics), 'topic')}, {size}"
@@ -225,6 +225,7 @@ def _document(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) ->
 
 
 def _discarded(reason: str, result: LogResult) -> int | None:
+    """How many records of a log were discarded for a reason; None, an empty cell, for 0."""
     return result.discarded.counts[reason] or None
 
 
@@ -238,8 +239,6 @@ _COLUMNS: dict[str, Callable[[LogResult], object]] = {
     "seconds": lambda log: f"{log.seconds:.2f}" if log.seconds else None,
 }
 """The columns of the table, from left to right: a heading, and what a log's cell shows."""
-
-
 _VERBOSE_COLUMNS = ("segments", "seconds")
 """Columns that only ``--verbose`` shows."""
 
@@ -322,7 +321,8 @@ def _summary(request: cleaning.CleanRequest, outcome: cleaning.CleanOutcome) -> 
 
 
 def _settings(results: Sequence[LogResult]) -> Iterator[tuple[str, object]]:
-    """The settings, with their sources, that are not defaults, for each log that was to be cleaned."""
+    """((its settings that are not defaults, with their sources), log) of each log that was to be cleaned, for
+    ``output.grouped``."""
     for result in results:
         chosen = ", ".join(
             f"{name}={','.join(setting.value) if isinstance(setting.value, tuple) else setting.value} "

@@ -200,11 +200,12 @@ def _at_broker(broker: RemoteBroker, flags: ConfigsFlags, *, as_json: bool) -> N
         number, settings = broker.settings_of_broker(
             flags.entity_name, everything=flags.all_ or of_all, of_all=of_all
         )
-        entities, title = {number or "default": settings}, _title_of_brokers(flags)
+        entities, title = {"default" if of_all else number: settings}, _title_of_brokers(flags)
     _show_entities(flags, title, entities, as_json=as_json)
 
 
 def _broker_assignment(text: str) -> tuple[str, str]:
+    """(name, value) of ``name=value``; the brackets around a list are no part of the value."""
     name, equals, value = text.partition("=")
     output.refuse_if(not equals, f"{text!r} is not a setting", "pass key=value")
     return name.strip(), value.strip().removeprefix("[").removesuffix("]")
@@ -280,6 +281,8 @@ def _show_entities(
     *,
     as_json: bool,
 ) -> None:
+    """Show the settings of entities, by name. ``title``: the line before the settings of one, with ``{}`` for
+    its name."""
     if as_json:
         documents = [_document(flags.entity_type, name, settings) for name, settings in entities.items()]
         output.write_json({"entities": documents})
@@ -294,8 +297,8 @@ def _show_entities(
 def _describe_broker(
     snapshot: Snapshot, flags: ConfigsFlags
 ) -> tuple[str, dict[str, list[commands.EffectiveSetting]]]:
-    """The title for people, and {the broker's number, or "default": settings}. Raises UsageError for another
-    broker's number."""
+    """(the title, {the broker's number, or "default": settings}), for ``_show_entities``. Raises UsageError
+    for another broker's number."""
     number = str(snapshot.broker_id)
     is_another = flags.entity_name not in (None, number)
     reason = f"--entity-name {flags.entity_name}: the log directory belongs to broker {number}"
@@ -311,13 +314,17 @@ def _describe_broker(
 def _document(
     entity_type: str | None, name: str, settings: Sequence[commands.EffectiveSetting]
 ) -> dict[str, object]:
+    """The JSON object of one entity."""
     configs = [
         {
             "name": setting.name,
             "value": setting.value,
             "source": setting.source,
             "sensitive": False,
-            "synonyms": [{"source": s, "name": n, "value": v} for s, n, v in setting.synonyms],
+            "synonyms": [
+                {"source": source, "name": name_there, "value": value}
+                for source, name_there, value in setting.synonyms
+            ],
         }
         for setting in settings
     ]

@@ -96,7 +96,7 @@ class BrokerFlags(output.ServerFlags):
     max_batches: int | None = None
 
     def refuse_without_a_broker(self) -> None:
-        """Raises UsageError for flags that only a broker has a meaning for."""
+        """Raises UsageError for flags that have a meaning only for a broker."""
         for name in ("topic", "partition", "offset", "max_batches"):
             flag = f"--{name.replace('_', '-')}"
             is_set = getattr(self, name) not in (None, ())
@@ -152,7 +152,7 @@ def dump(
 
 
 def _split(text: str) -> list[str]:
-    """Kafka's ``--files a,b``; a name with a comma is one where there is such a file."""
+    """The paths in Kafka's ``--files a,b``. A text with a comma is one path if a file has this name."""
     return [text] if base_files.exists(text) else [part for part in text.split(",") if part]
 
 
@@ -160,9 +160,9 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     """Print one file; returns how many things are wrong with it."""
     findings = 0
     try:
-        for part in dump_file(file, options):
-            findings += _show(part, as_json)
-    except BrokenPipeError:
+        for row_or_finding in dump_file(file, options):
+            findings += _show(row_or_finding, as_json)
+    except BrokenPipeError:  # of standard output, not of the file: the command ends
         raise
     except OSError as error:
         findings += 1
@@ -170,15 +170,15 @@ def _dump_one(file: NamedFile, options: DumpOptions, as_json: bool) -> int:
     return findings
 
 
-def _show(part: Row | CorruptFileError, as_json: bool) -> bool:
-    """Print a row or a finding; is it a finding?"""
-    if isinstance(part, dict):
-        output.write_lines(json.dumps(part, default=output.plain) if as_json else render(part))
+def _show(row: Row | CorruptFileError, as_json: bool) -> bool:
+    """Print a row, or a finding, which is an error. Returns whether it is a finding."""
+    if isinstance(row, dict):
+        output.write_lines(json.dumps(row, default=output.plain) if as_json else render(row))
         return False
     if as_json:
-        finding = {"file": part.path, "position": part.position, "reason": part.reason}
+        finding = {"file": row.path, "position": row.position, "reason": row.reason}
         output.write_lines(json.dumps({"type": "finding", **finding}))
-    output.note(printable(str(part)))
+    output.note(printable(str(row)))
     return True
 
 

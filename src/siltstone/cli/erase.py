@@ -101,12 +101,12 @@ def _text_in(file: str, flag: str) -> str:
     """The text of a file or of standard input, without a line end at its end. Raises UsageError for a file
     that is too large, OSError."""
     if file == "-":
-        read = sys.stdin.buffer.read(_KEY_BYTES_MAX + 1)
+        content = sys.stdin.buffer.read(_KEY_BYTES_MAX + 1)
     else:
-        read = files.read_input(Path(file), _KEY_BYTES_MAX + 1)
+        content = files.read_input(Path(file), _KEY_BYTES_MAX + 1)
     reason = f"{flag} {file}: is over {size_text(_KEY_BYTES_MAX)}"
-    output.refuse_if(len(read) > _KEY_BYTES_MAX, reason, "pass a file with keys only")
-    return read.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+    output.refuse_if(len(content) > _KEY_BYTES_MAX, reason, "pass a file with keys only")
+    return content.decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
 
 
 def _engine(name: str) -> EngineName:
@@ -139,13 +139,14 @@ def erase(
         Print one JSON document instead.
     """
     flags = flags.at(directories)
-    request, where = flags.request(), flags.broker_directories(flags.server_properties)
+    request, broker_directories = flags.request(), flags.broker_directories(flags.server_properties)
     engine = _engine(flags.engine)
 
     def run(*, dry_run: bool) -> erasing.Erasures:
         with output.RunProgress(quiet=json_) as progress:
+            actor = command_actor()
             return erasing.erase_in(
-                where, command_actor(), request, dry_run=dry_run, engine=engine, progress=progress
+                broker_directories, actor, request, dry_run=dry_run, engine=engine, progress=progress
             )
 
     _require_terminal_unless(flags.yes or flags.dry_run, "the key's records would be erased")
@@ -186,14 +187,15 @@ _ERASED_COLUMNS = ("key", "values", "tombstones", "status", "receipts", "tombsto
 
 
 def _erased_row(key: erasing.Erasure, number: int) -> tuple[object, ...]:
-    """A row of the table. ``number``: of the key, in the order in which the keys were passed; it is shown in
-    place of the key."""
+    """A row of the table. ``number``: of the key, in the order in which the keys were passed, from 1 on; it
+    is shown in place of the key, which is to be erased."""
     due = "" if key.due_ms is None else time_text(key.due_ms)
     receipts = ", ".join(str(receipt["step"]) for receipt in key.receipts)
     return str(number), key.values, key.tombstones, key.status.replace("_", " "), receipts, due
 
 
 def _show_holders(lines: Sequence[str]) -> None:
+    """Print the lines of the first ``_HOLDERS_SHOWN`` holders, and how many more there are."""
     output.write_wrapped(*lines[:_HOLDERS_SHOWN])
     more = len(lines) - _HOLDERS_SHOWN
     output.write_lines(*([f"and {counted(more, 'file')} more"] if more > 0 else []))
@@ -292,12 +294,13 @@ def _run_of_emptying(
         from siltstone.commands.remote_emptying import empty_at
 
         return partial(empty_at, broker, topic, mode)
-    where, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
+    broker_directories, engine = flags.broker_directories(flags.server_properties), _engine(flags.engine)
 
     def run(*, dry_run: bool) -> emptying.Emptying:
         with output.RunProgress(quiet=quiet) as progress:
+            actor = command_actor()
             return emptying.empty_in(
-                *(where, command_actor(), topic, mode), dry_run=dry_run, engine=engine, progress=progress
+                broker_directories, actor, topic, mode, dry_run=dry_run, engine=engine, progress=progress
             )
 
     return run
@@ -307,8 +310,8 @@ _EMPTIED_COLUMNS = ("partition", "records", "keys", "bytes", "log start")
 
 
 def _show_emptying(done: emptying.Emptying, *, as_json: bool = False, before_question: bool = False) -> int:
-    """Show what went, or would; returns the exit status. ``before_question``: on standard error, and without
-    the table by partition."""
+    """Show what went, or would go; returns the exit status. ``before_question``: show it on standard error,
+    and without the table by partition."""
     is_complete = done.dry_run or done.is_empty
     if as_json:
         output.write_json(done.to_json())
@@ -327,6 +330,7 @@ def _show_emptying(done: emptying.Emptying, *, as_json: bool = False, before_que
 
 
 def _emptied_row(partition: emptying.EmptiedPartition) -> tuple[object, ...]:
+    """A row of the table. Of what is not known after the emptying only the number before is shown."""
     keys_after = partition.keys_after if partition.keys is not None else None
     keys = output.change_text(partition.keys, partition.keys if keys_after is None else keys_after)
     after = partition.bytes if partition.bytes_after is None else partition.bytes_after

@@ -33,7 +33,7 @@ def clean_fleet(
     ``--verbose``; ``document``: makes the object that is printed for each broker instead, with ``--json``."""
     began = time.monotonic()
     with output.RunProgress(quiet=quiet or document is not None) as progress:
-        fleet: fleet_command.Fleet | None = None
+        fleet: fleet_command.Fleet | None = None  # it and ``show_progress`` refer to each other
 
         def show_progress(brokers: int, logs: int) -> None:
             if fleet is not None:
@@ -141,7 +141,7 @@ def _show(request: CleanRequest, fleet: fleet_command.Fleet, seconds: float) -> 
 
 
 def _by_number(name: str) -> list[tuple[str, int]]:
-    """A key that sorts broker2 before broker10."""
+    """A sort key, by which broker2 comes before broker10."""
     return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d*)", name)]
 
 
@@ -159,6 +159,7 @@ def _reasons(
 def _kept_patterns(folder: Path, fleet: fleet_command.Fleet) -> list[str]:
     """Patterns of the folders of this run's originals, quoted for a shell: one for each depth of the brokers'
     names (``a/b`` has two parts), since ``*`` matches no slash."""
+    # Where the folder's own name has a character of patterns, [ ] makes it a plain one.
     keep = re.sub(r"([*?[])", r"[\1]", str(folder.absolute()))
     depths = sorted({result.broker.count("/") + 1 for result in fleet.results if result.kept is not None})
     names = ["/".join("*" * depth) for depth in depths]

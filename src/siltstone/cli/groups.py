@@ -60,7 +60,7 @@ class GroupsFlags(output.DirFlags, output.ServerFlags):
         """Are offsets shown?"""
         return as_json or not (self.list_ or self.members or self.state)
 
-    def check(self) -> None:
+    def refuse_contradictions(self) -> None:
         """Raises UsageError for contradictions."""
         output.refuse_if(self.list_ and self.describe, "--list and --describe exclude each other", "pass one")
         output.refuse_if(
@@ -96,7 +96,7 @@ def groups(
         Print one JSON document instead, with offsets and members.
     """
     flags = flags.at(directories)
-    flags.check()
+    flags.refuse_contradictions()
     broker = flags.remote()
     shown, failures, notes = (
         _of_directories(flags, as_json=json_) if broker is None else _of_broker(broker, flags, as_json=json_)

@@ -48,7 +48,7 @@ class CompactFlags:
     restore: bool = False
     dry_run: bool = False
 
-    def check(self) -> None:
+    def refuse_contradictions(self) -> None:
         """Raises UsageError for contradictions."""
         restores = self.restore
         output.refuse_if(restores and self.dry_run, "--restore and --dry-run exclude each other", "pass one")
@@ -72,7 +72,7 @@ def compact(*, flags: CompactFlags = CompactFlags(), json_: output.Json = False)
     json_
         Print one JSON document instead.
     """
-    flags.check()
+    flags.refuse_contradictions()
     journal = (flags.journal or live.default_journal()).absolute()
     if flags.restore:
         return _restore(flags, journal, json_=json_)
@@ -102,6 +102,7 @@ def _admin(flags: CompactFlags, server: str) -> live.Admin:
 
 
 def _restore(flags: CompactFlags, journal: Path, *, json_: bool) -> int:
+    """Restore the settings that an earlier run has left in the journal; returns the exit status."""
     entry = live.read_journal(journal)
     restored = None
     if entry is not None:
@@ -116,6 +117,7 @@ def _restore(flags: CompactFlags, journal: Path, *, json_: bool) -> int:
 
 
 def _note(*restored: live.Restored) -> None:
+    """Say on standard error which settings were restored, and why others were kept."""
     for topic_restored in restored:
         names = ", ".join(topic_restored.restored)
         output.note(*([f"{topic_restored.topic}: restored {names}"] if names else []))
@@ -134,6 +136,7 @@ def _write(result: live.Result) -> None:
         if partition.before is not None and partition.after is not None:
             records = output.change_text(partition.before.records, partition.after.records)
             superseded = output.change_text(partition.before.superseded, partition.after.superseded)
+        # A dry run does not wait: a partition with something to clean has the status of one that timed out.
         status = "to clean" if result.dry_run and partition.status == live.TIMED_OUT else partition.status
         rows.append(
             (

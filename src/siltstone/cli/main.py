@@ -25,8 +25,7 @@ PROBLEM, USAGE = 1, 2
 """Exit statuses."""
 _EXTRAS = dict.fromkeys("jinja2 markupsafe fastapi starlette uvicorn".split(), "web")
 _EXTRAS |= {"confluent_kafka": "live"}
-"""For a library that may be missing, the extra that installs it; libraries that are not named come with
-``spark``."""
+"""The extra that installs a library, by the library's name; those that are not named come with ``spark``."""
 
 COMMANDS = {
     "backup": "Back up log directories to an object store; only what is new is put.",
@@ -59,8 +58,9 @@ BROKER_COMMANDS = frozenset(
     "compact configs consume delete-records dump empty get-offsets groups log-dirs produce topics "
     "verify".split()
 )
-"""The commands that take --bootstrap-server, to ask a running broker by Kafka's protocol (``compact`` does
-nothing else). They and the keys of ``ADVICE_FOR_BOOTSTRAP_SERVER`` are all commands, which a test checks."""
+"""The commands that take --bootstrap-server, to ask a running broker by Kafka's protocol (``compact`` works
+on nothing else). Every command is either here or a key of ``ADVICE_FOR_BOOTSTRAP_SERVER``, which a test
+checks."""
 _STOPPED = "pass the log directories once the broker has stopped"
 ADVICE_FOR_BOOTSTRAP_SERVER = {
     "backup": "pass the log directories, with --live while a broker runs",

@@ -58,10 +58,10 @@ def get_offsets(
     flags = flags.at(directories)
     time, broker = commands.parse_time(flags.time), flags.remote()
     snapshot = None if broker is not None else flags.broker_directories().snapshot()
-    listed = broker or snapshot
-    assert listed is not None
+    source = broker or snapshot
+    assert source is not None
     selected = commands.select_partitions(
-        listed,
+        source,
         topic=flags.topic,
         partitions=flags.partitions,
         topic_partitions=flags.topic_partitions,
@@ -121,6 +121,7 @@ class LogDirsFlags(output.DirFlags, output.ServerFlags):
 
 
 def _words(text: str | None) -> list[str]:
+    """The words between the commas; none for None."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 

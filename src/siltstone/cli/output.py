@@ -86,8 +86,8 @@ def write_lines(*lines: str) -> None:
 
 
 def fit_for(stream: TextIO, text: str) -> str:
-    """Text for a stream; control characters are escaped where that is a terminal, which must not obey what a
-    file holds."""
+    """Text for a stream. Where that is a terminal, control characters are escaped: it must not obey what a
+    file contains."""
     return text.translate(_CONTROLS) if stream.isatty() else text
 
 
@@ -177,8 +177,9 @@ def write_rendered(renderable: RenderableType, width: int) -> None:
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A function that shows, for a name, how many of how many are done: as bars on standard error, or not at
-    all where that is no terminal."""
+    """Gives a function that shows bars on standard error; it shows nothing where that is no terminal. The
+    function's arguments: a name, which has a bar of its own, how many of its units are done, and how many
+    there are."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bars: dict[str, TaskID] = {}
@@ -195,9 +196,9 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
 class RunProgress:
     """Shows how far a long run is on standard error: a line that changes on a terminal, else a line a minute.
 
-    It is called with (log, stage, bytes done, bytes in all), as ``compaction.engine.Progress``, by several
-    threads;
-    the stage ``done`` counts the logs that are done.
+    It is called, by several threads, with (log, stage, bytes done, bytes in all), as
+    ``compaction.engine.Progress``. With the stage ``done`` the two numbers are logs: those that are done, and
+    all.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -288,7 +289,7 @@ DEFAULTS = Parameter(negative=(), consume_multiple=False, show_default=_default_
 NUMBER_OR_WORD = Parameter(allow_leading_hyphen=True)
 """For a flag whose value may be a negative number."""
 FromArguments = Annotated[Sequence[Path], Parameter(parse=False)]
-"""The type of a request's field that is no flag: the command's arguments set it."""
+"""The type of a field of a request that does not become a flag, since the command's arguments set it."""
 Directories = tuple[Path, ...]
 """Directories that a command takes as arguments; ``--dir`` does the same."""
 DirFlag = Annotated[Sequence[Path], Parameter(name="--dir")]
@@ -335,8 +336,8 @@ Topics = Annotated[Sequence[str], Parameter(name="--topic")]
 def named_directories(
     directories: Sequence[Path], flag: Sequence[Path], remote: str | None = None
 ) -> list[Path]:
-    """The directories that are named as arguments or with ``--dir``, with the remote storage joined to each.
-    Raises UsageError for none, OSError."""
+    """The directories that are named as arguments or with ``--dir`` (``flag``), each joined with its segments
+    in the ``remote`` storage. Raises UsageError for none, OSError."""
     refuse_if(not (directories or flag), "no log directory", "pass DIR, or --dir DIR")
     return with_remotes([*directories, *flag], remote)
 
@@ -418,8 +419,8 @@ class ServerFlags:
         return RemoteBroker(self.bootstrap_server, config)
 
     def client_properties(self) -> Mapping[str, str]:
-        """The properties of --command-config. Raises UsageError for one without a broker, and for a broker
-        and directories."""
+        """The properties in the file of --command-config. Raises UsageError for this flag without a broker,
+        and for a broker beside directories."""
         if self.bootstrap_server is None:
             is_alone = self.command_config is not None
             refuse_if(is_alone, "--command-config is only for --bootstrap-server", "leave it out")
@@ -431,7 +432,7 @@ class ServerFlags:
         return read_properties(self.command_config) if self.command_config else {}
 
     def refuse_at_a_broker(self, *names: str) -> None:
-        """Raises UsageError for flags that only directories have a meaning for."""
+        """Raises UsageError for flags that have a meaning only for directories. ``names``: of fields."""
         for name in names:
             flag = f"--{name.replace('_', '-')}"
             is_set = getattr(self, name) not in (None, (), False)

@@ -22,7 +22,7 @@ def are_for_quotas(flags: ConfigsFlags) -> bool:
 
 
 def _of_flags(flags: ConfigsFlags) -> Iterator[EntityMatch]:
-    """The entity that ``--user``, ``--user-defaults`` and so on name."""
+    """The parts of the entity that ``--user``, ``--user-defaults`` and so on name."""
     for entity_type, kind in ENTITY_TYPES.items():
         flag = entity_type.removesuffix("s")
         name, is_default = getattr(flags, flag), getattr(flags, f"{flag}_defaults")
@@ -33,7 +33,8 @@ def _of_flags(flags: ConfigsFlags) -> Iterator[EntityMatch]:
 
 
 def _matches(flags: ConfigsFlags) -> list[EntityMatch]:
-    """What the flags say of the entity: of its user, its client or its address. Raises UsageError."""
+    """The parts of the entity that the flags name: its user, its client id or its address. Raises
+    UsageError."""
     matches = list(_of_flags(flags))
     kind = ENTITY_TYPES.get(flags.entity_type or "")
     if kind is not None:
@@ -66,8 +67,8 @@ def quotas(flags: ConfigsFlags, *, as_json: bool) -> None:
     )
     if flags.alter:
         reason = "--alter: no name"
-        is_open = any(match.is_any for match in matches)
-        output.refuse_if(is_open, reason, "pass --entity-name NAME or --entity-default")
+        has_no_name = any(match.is_any for match in matches)
+        output.refuse_if(has_no_name, reason, "pass --entity-name NAME or --entity-default")
         _alter(flags, quota_entity((match.kind, match.name) for match in matches), as_json=as_json)
     else:
         _show(_described(flags, matches), as_json=as_json)

@@ -79,16 +79,16 @@ def unescape(text: str, flag: str) -> bytes:
 
 
 def record_format(
-    text: str, *, null: bytes = b"", clean: Callable[[bytes], bytes] = lambda raw: raw
+    text: str, *, null: bytes = b"", escape: Callable[[bytes], bytes] = lambda raw: raw
 ) -> RecordWriter:
     """A function that writes records in the format ``text``. Raises UsageError for an unknown token.
 
-    ``null`` is written for keys and values that are null. ``clean`` makes contents fit for a terminal, which
-    must not obey the bytes of a record.
+    ``null`` is written for keys and values that are null. ``escape`` is applied to keys, values and headers
+    that go to a terminal, which must not obey the bytes of a record.
     """
 
     def content(raw: bytes | None) -> bytes:
-        return null if raw is None else clean(raw)
+        return null if raw is None else escape(raw)
 
     tokens: dict[str, bytes | RecordWriter] = {
         "%": b"%",
@@ -102,7 +102,7 @@ def record_format(
         "R": lambda topic_partition, record: _size(record.value).to_bytes(4, "big", signed=True),
         "T": lambda topic_partition, record: b"%d" % record.timestamp,
         "h": lambda topic_partition, record: b",".join(
-            clean(name) + b"=" + (b"NULL" if value is None else clean(value))
+            escape(name) + b"=" + (b"NULL" if value is None else escape(value))
             for name, value in record.headers
         ),
     }
@@ -219,8 +219,8 @@ class ConsumeFlags(output.TopicFlags, output.ServerFlags):
                     delimiter(part, flag)
             key = "" if self.key_delimiter is None else "%k" + self.key_delimiter.replace("%", "%%")
             text = f"{key}%s" + ("\\n" if self.delimiter is None else self.delimiter.replace("%", "%%"))
-        clean = (lambda raw: printable(raw).encode()) if sys.stdout.isatty() else bytes
-        return record_format(text, null=b"NULL" if self.null else b"", clean=clean)
+        escape = (lambda raw: printable(raw).encode()) if sys.stdout.isatty() else bytes
+        return record_format(text, null=b"NULL" if self.null else b"", escape=escape)
 
 
 def refuse_negative_count(count: int | None) -> None:
@@ -281,6 +281,7 @@ def _consumer(flags: ConsumeFlags, stack: contextlib.ExitStack) -> TopicConsumer
 def _consume(
     flags: ConsumeFlags, consumer: TopicConsumer | RemoteConsumer, render: RecordWriter | None
 ) -> int:
+    """Write the records as they arrive; returns the exit status. ``render``: None writes envelopes."""
     output.note(*consumer.notes, *consumer.damage)
     arriving = consumer.read_to_end() if flags.exit_at_end else consumer.follow(Pause())
     remaining = math.inf if flags.count is None else flags.count
@@ -499,10 +500,12 @@ def _input_records(inputs: Sequence[Path], flags: ProduceFlags) -> Iterator[list
 
 
 def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
-    """Whole records of each chunk. An incomplete one waits for the next chunk; the last may lack its end."""
+    """The records that each chunk completes. The last record of all may lack its delimiter ``end``."""
     incomplete: list[bytes] = []
     for chunk in chunks:
-        if end not in chunk and len(end) == 1:  # a longer delimiter may be split between two chunks
+        # Chunks are joined only when a record ends: else a record of many chunks would be copied with each of
+        # them. (A delimiter of several bytes may be split between two chunks, so only the join shows it.)
+        if end not in chunk and len(end) == 1:
             incomplete.append(chunk)
             continue
         *whole, rest = (b"".join(incomplete) + chunk).split(end)
@@ -515,6 +518,7 @@ def _split(chunks: Iterator[bytes], end: bytes) -> Iterator[list[bytes]]:
 
 
 def _limited(batches: Iterator[list[bytes]], count: int | None) -> Iterator[list[bytes]]:
+    """The batches up to the record ``count`` in all; None: all of them."""
     if count is None:
         yield from batches
         return

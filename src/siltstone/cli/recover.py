@@ -86,7 +86,7 @@ def recover(
 def _document(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict[str, Any]:
     return {
         "dry_run": dry_run,
-        "logs": [_log(log) for directory in recoveries for log in directory.logs],
+        "logs": [_log_document(log) for directory in recoveries for log in directory.logs],
         "directories": [
             {
                 "path": directory.path,
@@ -100,7 +100,8 @@ def _document(recoveries: Sequence[DirectoryRecovery], *, dry_run: bool) -> dict
     }
 
 
-def _log(log: LogRecovery) -> dict[str, Any]:
+def _log_document(log: LogRecovery) -> dict[str, Any]:
+    """The JSON object of one log."""
     recovered = log.recovered
     return {
         **output.plain(log.topic_partition),
@@ -137,7 +138,7 @@ def _status(log: LogRecovery, *, dry_run: bool) -> str:
 
 
 def _row(log: LogRecovery, *, dry_run: bool) -> list[object]:
-    document = _log(log)
+    document = _log_document(log)
     changes = (len(document[name]) for name in ("rebuilt_indexes", "finished_swaps", "removed_files"))
     counts = (document["truncated_bytes"], *changes)
     offsets = (document["log_start_offset"], document["log_end_offset"])

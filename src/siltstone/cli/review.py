@@ -120,11 +120,12 @@ def _show_explanation(
 
 
 def _has_figures(log: LogExplanation) -> bool:
+    """Has the log's row more than its state: was it explained, or does retention remove segments of it?"""
     return log.is_explained or log.outcome.expired.segments > 0
 
 
 def _status_reasons(logs: Iterable[LogExplanation]) -> Iterator[tuple[tuple[str, str], object]]:
-    """((status, why the log has it), name) of each log with such a reason."""
+    """((status, the reason for it), name) of each log with a reason, for ``output.reason_lines``."""
     for log in logs:
         if log.reason:
             yield (log.status, log.reason), log.name
@@ -346,7 +347,7 @@ _WITHOUT_PARTNER = {"log_missing", "log_unknown"}
 
 
 def _without_partner(logs: Iterable[LogVerdict]) -> Iterator[tuple[tuple[str, str], object]]:
-    """((kind, what it means), log) of each log that only one side has."""
+    """((kind, what it means), log) of each log that only one side has, for ``output.reason_lines``."""
     for log in logs:
         for kind in log.found.keys() & _WITHOUT_PARTNER:
             yield (kind, PROBLEM_KINDS[kind]), f"{log.topic}-{log.partition}"

@@ -109,7 +109,7 @@ def serve(
 
 
 def _refuse_flags(flags: ServeFlags) -> None:
-    """Raises UsageError for an unknown engine, or a broker in look mode."""
+    """Raises UsageError for an unknown engine, and for a broker's listener in look mode."""
     reason = f"--engine {flags.engine}: there is no such engine"
     output.refuse_if(flags.engine not in ENGINES, reason, f"pass {', '.join(ENGINES)}")
     advice = "leave one of them out: look mode has no broker"
@@ -125,8 +125,8 @@ def _refuse_before_opening(options: ServeOptions, flags: ServeFlags) -> None:
 
 
 def _broker_listeners(options: ServeOptions, flags: ServeFlags) -> list[BrokerListener]:
-    """The broker's listeners, with the settings that the file has now. Raises UsageError for one that is
-    malformed or unsafe, also of HTTP, and for users that cannot be read."""
+    """The broker's listeners, by the settings that the file has now. Raises UsageError for a listener of the
+    broker or of HTTP that is malformed or unsafe, and for users that cannot be read."""
     from siltstone.broker.listeners import listeners_of
     from siltstone.commands.served import settings_to_serve
     from siltstone.web.running import checked_listeners, rules_of
@@ -159,7 +159,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
                 output.write_lines(f"{'looking at' if options.is_look else 'serving'} {url}/ui/")
             if broker is not None:
                 broker.start()
-                # When the kernels are loaded, most objects that there are stay as long as the server runs.
+                # By the time the kernels are loaded, most objects are those that stay until the server ends.
                 broker.broker.when_loaded(leave_out_of_collections)
                 for address in broker.addresses:
                     output.write_lines(f"serving {address.name}://{address.host}:{address.port}")
@@ -173,6 +173,7 @@ def _serve_until_restart(options: ServeOptions, flags: ServeFlags) -> bool:
 
 
 def _print_hash() -> int:
+    """Read a password, and print its hash; returns the exit status."""
     from siltstone.web.identity import scrypt_hash
 
     password = getpass.getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")

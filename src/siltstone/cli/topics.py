@@ -35,7 +35,7 @@ _COLUMNS = ("partition", "directory", "log start", "log end", "high watermark", 
 _BROKER_COLUMNS = ("leader", "replicas", "isr")
 """Columns that only a broker's metadata has."""
 _figures = attrgetter("directory", "log_start_offset", "log_end_offset", "high_watermark", "size", "segments")
-"""The cells of a ``PartitionDescription``: all of ``_COLUMNS`` but the first."""
+"""The cells of a ``PartitionDescription`` in the columns ``_COLUMNS``, but for the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,8 @@ class TopicsFlags(output.TopicFlags, output.ServerFlags):
     wait_complete: Annotated[bool, Parameter(name=("--wait-complete", "-w"))] = False
 
     def action(self, word: str | None) -> str:
-        """The action that the flags choose. Raises UsageError for flags that do not go together."""
+        """The action that the flags choose, or ``word``, one of ``_COMPACTION_ACTIONS`` (None: the command
+        has no such word). Raises UsageError for flags that do not go together."""
         chosen = [name for name in _ACTIONS if getattr(self, "list_" if name == "list" else name)]
         chosen += [] if word is None else [word]
         if len(chosen) != 1 or chosen[0] not in (*_ACTIONS, *_COMPACTION_ACTIONS):
@@ -132,6 +133,7 @@ class TopicsFlags(output.TopicFlags, output.ServerFlags):
 
 
 def _flag_text(action: str) -> str:
+    """An action as it is passed: most are flags, the compaction actions are words."""
     return action if action in _COMPACTION_ACTIONS else f"--{action}"
 
 
@@ -219,6 +221,7 @@ def _at_broker(broker: RemoteBroker, action: str, flags: TopicsFlags, *, as_json
 
 
 def _compact(directories: BrokerDirectories, action: str, flags: TopicsFlags, *, as_json: bool) -> int:
+    """Carry out one of the ``_COMPACTION_ACTIONS``; returns the exit status."""
     topic, dry_run = flags.required_topic(), flags.dry_run
     if action == "compact":
         done = compaction.compact_topic(directories, topic, _engine_for(), dry_run=dry_run)
@@ -231,6 +234,7 @@ def _compact(directories: BrokerDirectories, action: str, flags: TopicsFlags, *,
 
 
 def _change(directories: BrokerDirectories, action: str, flags: TopicsFlags) -> list[commands.TopicChange]:
+    """Create, alter or delete topics of directories."""
     topic, options = flags.required_topic(), {"dry_run": flags.dry_run}
     if action == "delete":
         return commands.delete_topics(directories, topic, if_exists=flags.if_exists, **options)
@@ -260,8 +264,8 @@ def _describe(directories: BrokerDirectories, flags: TopicsFlags, *, as_json: bo
 
 
 _Described = tuple[TopicDescription, Mapping[str, str], Sequence[commands.PartitionDescription], int | None]
-"""A topic, its own settings, its partitions here, and how many it has by the broker's metadata (None:
-unknown)."""
+"""(topic, its own settings, its partitions here, how many partitions it has by the broker's metadata; None:
+unknown)"""
 
 
 def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), *, as_json: bool) -> int:
@@ -273,8 +277,8 @@ def _show_described(described: Sequence[_Described], notes: Sequence[str] = (), 
             _show_topic(*description)
     failures = [
         f"{topic.name}-{partition.partition}: {partition.failure}"
-        for topic, _, members, _ in described
-        for partition in members
+        for topic, _, partitions, _ in described
+        for partition in partitions
         if partition.failure
     ]
     output.note(*notes, *failures)
@@ -333,7 +337,7 @@ def _show_topic(
 
 
 def _replication_factor(partitions: Sequence[commands.PartitionDescription]) -> int:
-    """How many replicas the first partition has, as in Kafka; 1 where no broker's metadata tells."""
+    """How many replicas the first partition has, as in Kafka; 1 if no broker's metadata says so."""
     return len((partitions and partitions[0].replicas) or (0,))
 
 
@@ -456,6 +460,7 @@ def _show_compaction(done: compaction.TopicCompaction, *, dry_run: bool, as_json
 def _compaction_text(
     topic_partition: str, partition: compaction.PartitionCompaction, *, dry_run: bool
 ) -> str:
+    """The line for a partition: what was compacted, or would be."""
     if dry_run and partition.failure:  # the notes say why
         return f"{topic_partition}: would not be compacted"
     if dry_run:

@@ -25,7 +25,7 @@ from siltstone.compaction.report import Cleaning
 DEFAULT_INTERVAL = 2.0
 INTERVAL_MAX = 86_400.0
 _ROWS_MAX = 40
-"""Rows of the whole page where standard output is no terminal."""
+"""The most rows of a page (``render``) where standard output is no terminal."""
 _REASONS_MAX = 8
 """Lines of reasons and notes below the table."""
 _WATCH_OPTIONS = {"directories", *(option.name for option in fields(LogOptions))}
@@ -35,7 +35,7 @@ _COLUMNS = "log,state,policy,clean,dirty,ratio,overdue,last cleaning".split(",")
 
 
 def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> int:
-    """Show the logs every ``interval`` seconds until an interrupt; its exit status.
+    """Show the logs every ``interval`` seconds until an interrupt; returns the exit status for that.
 
     Raises UsageError, SiltstoneError, OSError.
     """
@@ -56,6 +56,7 @@ def watch_logs(request: CleanRequest, interval: float | None, *, json: bool) -> 
 
 
 def _refuse_cleaning(request: CleanRequest) -> None:
+    """Raises UsageError for a flag that says how to clean."""
     for option in fields(request):
         if option.name not in _WATCH_OPTIONS and getattr(request, option.name) != option.default:
             flag = option.name.replace("_", "-")
@@ -130,7 +131,7 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
     state = Text(log.state.replace("_", " "), _STYLE.get(log.state, ""))
     head = [log.topic_partition, state, log.policy_text or None]
     if log.snapshot is None:
-        return [*head, None, None, None, None, _last(log, now_ms)]
+        return [*head, None, None, None, None, _last_cleaning_text(log, now_ms)]
     cleanable = log.snapshot.range
     minimum = "" if log.min_ratio is None else f" / {log.min_ratio.value}"
     return [
@@ -139,11 +140,11 @@ def _cells(log: WatchedLog, now_ms: int) -> list[object]:
         size_text(cleanable.cleanable_bytes),
         f"{cleanable.dirty_ratio:.3f}{minimum}",
         duration_text(cleanable.overdue_ms / 1000) if cleanable.is_overdue else None,
-        _last(log, now_ms),
+        _last_cleaning_text(log, now_ms),
     ]
 
 
-def _last(log: WatchedLog, now_ms: int) -> str:
+def _last_cleaning_text(log: WatchedLog, now_ms: int) -> str:
     """``3 min ago 1.2 GB → 300.0 MB``, and the status of a later cleaning that failed."""
     texts = []
     if log.last_cleaning is not None:

@@ -188,7 +188,7 @@ def test_a_consumer_is_given_no_more_than_its_quota_of_ten_seconds(broker: Serve
 
 def test_a_wait_for_records_is_no_time_of_a_request() -> None:
     context = context_of(12)
-    context.connection.activity.asked_at = time.perf_counter() - 3_600
+    context.connection.activity.begun_at = time.perf_counter() - 3_600
     assert context.seconds >= 3_600
     context.connection.activity.parked_seconds = 3_600.0
     assert context.seconds < 60

@@ -1,5 +1,5 @@
-"""ElectLeaders 0 to 2, AlterPartitionReassignments 0 to 1, ListPartitionReassignments 0 (Kafka's
-``ReplicationControlManager``).
+"""The handlers of ElectLeaders (versions 0 to 2), AlterPartitionReassignments (0 to 1) and
+ListPartitionReassignments (0); in Kafka ``ReplicationControlManager``.
 
 There is one broker, which leads every partition: no election is needed, and a partition can only be
 reassigned to this broker, which changes nothing.
@@ -48,7 +48,8 @@ def _elect_leaders(broker: Broker, request: ElectLeadersRequest) -> ElectLeaders
         # none.
         topics = tuple(TopicPartitions(topic=name) for name in broker.manager.topics.names())
     return ElectLeadersResponse(
-        # An election of unknown type is an error of the whole request, too, unless that names no topic.
+        # An unknown type of election is an error of each partition, and also of the whole request, unless the
+        # request names no topic.
         error_code=Code.INVALID_REQUEST if kind not in _ELECTION_TYPES and topics != () else Code.NONE,
         replica_election_results=tuple(
             ReplicaElectionResult(
@@ -67,6 +68,7 @@ def _election_result(broker: Broker, kind: int, topic: str, number: int) -> Part
         if kind not in _ELECTION_TYPES:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no election of type {kind}")
         broker.log_of(topic, number)  # raises if there is no such partition, or it is offline
+        # As in Kafka, that there is nothing to do is an error.
         raise RequestRefusedError(Code.ELECTION_NOT_NEEDED, "the only replica leads")
     except Exception as error:
         return PartitionResult(

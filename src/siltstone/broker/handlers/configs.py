@@ -1,4 +1,5 @@
-"""DescribeConfigs 1 to 4, IncrementalAlterConfigs 0 to 1, AlterConfigs 0 to 2, ListConfigResources 0 to 1.
+"""The handlers of DescribeConfigs (versions 1 to 4), IncrementalAlterConfigs (0 to 1), AlterConfigs (0 to 2)
+and ListConfigResources (0 to 1).
 
 The resources with settings are topics, and brokers, which are named by their ids; the empty id stands for all
 brokers of the cluster. There is one broker, but as in Kafka, its own settings take precedence over those for
@@ -73,7 +74,7 @@ TEXT_BYTES_MAX = 32_767
 size."""
 _VERBS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 _FIRST_VERSION_WITH_TYPES = 1
-"""The first version of ListConfigResources that lists other types than subscriptions of client metrics."""
+"""The first version of ListConfigResources that lists more types than subscriptions of client metrics."""
 
 
 class SettingOperation(NamedTuple):
@@ -172,8 +173,8 @@ def _describe_setting(entry: SettingEntry, request: DescribeConfigsRequest) -> D
         read_only=entry.is_read_only,
         config_source=entry.source,
         synonyms=tuple(
-            DescribeConfigsSynonym(name=source.name, value=source.value, source=source.source)
-            for source in synonyms
+            DescribeConfigsSynonym(name=synonym.name, value=synonym.value, source=synonym.source)
+            for synonym in synonyms
         ),
         config_type=entry.type,
         documentation=entry.key.doc if request.include_documentation else None,
@@ -207,8 +208,8 @@ def _entries(broker: Broker, resource_type: int, name: str) -> list[SettingEntry
 
 
 def _with_start_settings(broker: Broker) -> Config:
-    """The broker's settings. If ``server.properties`` has no ``log.dirs`` or ``node.id``, the directories and
-    the id that the broker has are shown as if it had."""
+    """The broker's settings. If ``server.properties`` does not set ``log.dirs`` or ``node.id``, the broker's
+    directories or id are shown as if it did."""
     source = ConfigSource.STATIC_BROKER_CONFIG
     paths = tuple(str(served.path.absolute()) for served in broker.manager.directories)
     values: dict[str, Value] = {"log.dirs": paths, "node.id": broker.node_id}
@@ -370,7 +371,7 @@ def _alter_topic(
             before = manager.topics.describe(name).config
         settings = manager.topics.settings(name)
         set_to, removed = _resulting_changes(
-            resource, before, lambda key: _current_list(settings[find_topic_key(key).name]), _topic_kind
+            resource, before, lambda key: _as_list(settings[find_topic_key(key).name]), _topic_kind
         )
         if not name:
             raise RequestRefusedError(Code.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -386,13 +387,15 @@ def _alter_topic(
 def _alter_broker(
     broker: Broker, resource: AlteredResource, context: RequestContext, *, validate_only: bool
 ) -> None:
-    of_all = not resource.name
+    """Alter the settings of this broker, or those for all brokers."""
+    of_all = not resource.name  # the empty name: the settings for all brokers
     # Of the settings before the change only the names are needed (``_resulting_changes``).
     before = dict.fromkeys(broker.config.layer(dynamic_source(of_all=of_all)), "")
 
     def current_list(name: str) -> list[str]:
         entries = {entry.name: entry.value for entry in broker_entries(broker.config)}
-        return _current_list(tuple((entries[name] or "").split(",")) if entries[name] else ())
+        value = entries[name]
+        return value.split(",") if value else []
 
     set_to, removed = _resulting_changes(resource, before, current_list, broker_settings.kind_of)
     broker_settings.alter_dynamic(
@@ -408,7 +411,8 @@ def _topic_kind(name: str) -> Kind | None:
         return None
 
 
-def _current_list(value: object) -> list[str]:
+def _as_list(value: object) -> list[str]:
+    """The items of a setting whose type is LIST, of which a ``Config`` has a tuple."""
     assert isinstance(value, tuple)
     return list(value)
 

@@ -1,5 +1,5 @@
-"""The handler of Fetch, versions 4 to 18 (Kafka's ``KafkaApis.handleFetchRequest``,
-``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
+"""The handler of Fetch (versions 4 to 18): returns slices of logs, or waits for records (Kafka's
+``KafkaApis.handleFetchRequest``, ``ReplicaManager.fetchMessages``, ``DelayedFetch``, ``FetchContext``).
 
 ::
 
@@ -105,8 +105,9 @@ class _Fetch:
     """The fetch of one request, in steps. A step returns the response, or None if it comes later, as
     ``delayed``.
 
-    ``_partitions``: those of the session, else of the request, by topic and number; ``_all``: the same, in
-    order. ``_chosen``: those that are read; of the others the session knows that nothing has changed.
+    ``_by_id``: does this version name topics by id? ``_partitions``: those of the session, else of the
+    request, by topic and number; ``_all``: the same, in order. ``_chosen``: those that are read; of the
+    others the session knows that nothing has changed.
     ``_reads``: the reads of the chosen partitions. ``_max_bytes``: of the response. ``_isolation``: None for
     an unknown level, which is an error of each partition (from version 13 on, of the request).
     ``_is_enough``: is the response due after the last read? ``_watched``: each partition with the log that
@@ -118,7 +119,7 @@ class _Fetch:
         self._broker, self._request, self._context = broker, request, context
         self._by_id = context.version >= _TOPIC_IDS_SINCE
         self._isolation = isolation_of(request.isolation_level)
-        self._is_committed = self._isolation == READ_COMMITTED
+        self._reads_committed = self._isolation == READ_COMMITTED
         self._session: FetchSession | None = None
         self._reads: list[_Read] = []
         self._is_enough = False
@@ -152,7 +153,7 @@ class _Fetch:
     def begin_in_turn(self) -> None:
         """As ``begin``, for a request that has waited for its turn: this wait is counted as time in a
         queue."""
-        self._context.connection.activity.asked_at = time.perf_counter()
+        self._context.connection.activity.begun_at = time.perf_counter()
         self._go_on(self.begin)
 
     def _go_on(self, step: Callable[[], FetchResponse | None]) -> None:
@@ -209,7 +210,8 @@ class _Fetch:
 
     def _resume(self) -> None:
         """Respond after the wait, with what is there now."""
-        # ``on_cancel`` refers to this fetch: without it there is no cycle for Python's garbage collector.
+        # ``on_cancel`` refers to this fetch, which refers to ``delayed``: without this reference there is no
+        # cycle that Python's garbage collector would have to find.
         self.delayed.is_parked, self.delayed.on_cancel = False, None
         self._context.connection.activity.parked_seconds += time.perf_counter() - self._parked_at
         self._go_on(self._read_moved)
@@ -217,7 +219,7 @@ class _Fetch:
     def _read_moved(self) -> FetchResponse | None:
         """Respond after the wait; if a log has moved since its last read, read again first."""
         for partition, watched in self._watched:
-            # A count of the purgatory at the end of the log has found the position of the next batch.
+            # When the purgatory counted at the end of the log, it noted where the next batch would begin.
             partition.end_position = watched.position or partition.end_position
         if any(watched.log.view is not partition.view for partition, watched in self._watched):
             return self._read_and(self._respond)
@@ -295,7 +297,7 @@ class _Fetch:
         active = log.view.segments[-1]
         if requested.fetch_offset < active.base_offset:
             return True
-        return self._is_committed and active.transaction_index_size > 0
+        return self._reads_committed and active.transaction_index_size > 0
 
     def _read(self) -> None:
         """Read the chosen partitions in order, each within what is left of ``max_bytes``."""
@@ -306,7 +308,9 @@ class _Fetch:
             self._reads.append(read)
             size = len(read.data.records or b"")
             size_read += size
-            if read.data.error_code not in _LAST:  # as in Kafka, which does not read these
+            # As in Kafka, a ``max_bytes`` below 0 becomes 0 after the first partition that is read; unknown
+            # partitions are not.
+            if read.data.error_code not in _LAST:
                 left = max(left - size, 0)
             # As in Kafka: an error or a diverging epoch ends the wait, an unknown partition does not.
             ends_wait = read.data.error_code not in _CODES_THAT_WAIT or read.data.diverging_epoch.epoch >= 0
@@ -327,7 +331,8 @@ class _Fetch:
         thread."""
         session, reads, number = self._session, self._in_order(), 0
         if session is not None:
-            # The read holds files open again, even if the session was released during a long wait.
+            # The read holds files open again. If the session was released during a long wait, it has to be
+            # released once more when it is idle.
             number, session.is_released = session.number, False
             if not session.is_after(self._request.session_epoch):
                 # The client has sent another request of the session, on another connection, meanwhile.
@@ -354,8 +359,8 @@ class _Fetch:
         return self._reads
 
     def _throttle_ms(self) -> int:
-        """For how many ms the client is throttled: for the bytes of this response, or for the time that it
-        took; 0 if it is not."""
+        """For how many ms the client is throttled, for the bytes of this response or for the time that it
+        took; 0 if the client is not throttled."""
         quotas, context = self._broker.quotas, self._context
         reads = [read for read in self._reads if self._session is None or read.partition.is_new(read.data)]
         response = FetchResponse(responses=_by_topic(reads))
@@ -405,7 +410,7 @@ class _Fetch:
                 resume_at=partition.resume_at,
             )
             # As in Kafka, the limit is checked after the offset, and not at the end of the log.
-            end = view.last_stable_offset if self._is_committed else view.high_watermark
+            end = view.last_stable_offset if self._reads_committed else view.high_watermark
             if max_bytes < 0 and requested.fetch_offset < end:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, f"max bytes is negative: {max_bytes}")
         except Exception as error:
@@ -426,11 +431,11 @@ class _Fetch:
         aborted: Sequence[TransactionIndexEntry] | None = None,
         diverging_epoch: EpochEndOffset = _NO_DIVERGING_EPOCH,
     ) -> PartitionData:
-        """The response for one partition. ``aborted`` is sent to ``read_committed`` fetches only: for others
-        the field is null, since some clients filter aborted records whenever it is set. If nothing was read,
-        ``aborted`` is None, and the field null, as in Kafka."""
+        """The response for one partition. ``aborted``: the aborted transactions, None if nothing was read.
+        They are sent to ``read_committed`` fetches only: for others the field is null, since some clients
+        filter aborted records whenever it is set. As in Kafka, None is null, too."""
         transactions = None
-        if aborted is not None and self._is_committed:
+        if aborted is not None and self._reads_committed:
             transactions = tuple(
                 AbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
                 for entry in aborted
@@ -486,16 +491,18 @@ def refuse_other_epoch(log: PartitionLog, epoch: int) -> None:
 
 
 def _diverging_epoch(log: PartitionLog, requested: FetchPartition) -> EpochEndOffset | None:
-    """Where the log diverges from what the client has fetched (KIP-595): the largest common epoch and its end
-    offset; None if it does not diverge. Raises OffsetOutOfRangeError."""
+    """Where the log diverges from what the client has fetched (KIP-595): the largest epoch of the log up to
+    the client's, and its end offset; None if the log does not diverge, or the request has no last epoch.
+    Raises OffsetOutOfRangeError."""
     if requested.last_fetched_epoch < 0:
         return None
-    end = log.end_of_epoch(requested.last_fetched_epoch)
-    if end is None or requested.fetch_offset < log.view.log_start_offset:
+    epoch_and_end = log.end_of_epoch(requested.last_fetched_epoch)
+    if epoch_and_end is None or requested.fetch_offset < log.view.log_start_offset:
         reason = f"offset {requested.fetch_offset} of epoch {requested.last_fetched_epoch} is not in the log"
         raise OffsetOutOfRangeError(reason, path=str(log.topic_partition))
-    if end[0] < requested.last_fetched_epoch or end[1] < requested.fetch_offset:
-        return EpochEndOffset(epoch=end[0], end_offset=end[1])
+    epoch, end_offset = epoch_and_end
+    if epoch < requested.last_fetched_epoch or end_offset < requested.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None
 
 

@@ -1,5 +1,5 @@
-"""DescribeLogDirs 1 to 5: the log directories, and how much each partition takes there (Kafka's
-``ReplicaManager.describeLogDirs``)."""
+"""The handler of DescribeLogDirs (versions 1 to 5): the log directories, and how much each partition takes
+there (Kafka's ``ReplicaManager.describeLogDirs``)."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ async def describe_log_dirs(
 
 
 def _results(broker: Broker, wanted: Wanted) -> list[DescribeLogDirsResult]:
-    serving = [_served(served, wanted) for served in broker.manager.serving()]
-    offline = [_offline(path) for path in broker.manager.offline]
+    serving = [_serving_result(served, wanted) for served in broker.manager.serving()]
+    offline = [_offline_result(path) for path in broker.manager.offline]
     return [*serving, *offline]
 
 
-def _offline(path: Path) -> DescribeLogDirsResult:
+def _offline_result(path: Path) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(error_code=Code.KAFKA_STORAGE_ERROR, log_dir=str(path.absolute()))
 
 
-def _served(served: ServedDirectory, wanted: Wanted) -> DescribeLogDirsResult:
+def _serving_result(served: ServedDirectory, wanted: Wanted) -> DescribeLogDirsResult:
     try:
         space = files.free_space(served.path)
     except OSError:
-        return _offline(served.path)
+        return _offline_result(served.path)
     topics = dict[str, list[DescribeLogDirsPartition]]()
     for log in sorted(served.logs.values(), key=lambda log: log.topic_partition):
-        where = log.topic_partition
-        if wanted is None or where.partition in wanted.get(where.topic, ()):
-            topics.setdefault(where.topic, []).append(_partition(log))
+        topic, number = log.topic_partition.topic, log.topic_partition.partition
+        if wanted is None or number in wanted.get(topic, ()):
+            topics.setdefault(topic, []).append(_partition(log))
     return DescribeLogDirsResult(
         log_dir=str(served.path.absolute()),
         topics=tuple(

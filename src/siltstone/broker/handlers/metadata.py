@@ -1,5 +1,6 @@
-"""Metadata 0 to 13, DescribeTopicPartitions 0 and DescribeCluster 0 to 2: the broker, topics and partition
-leaders (Kafka's ``KRaftMetadataCache``, ``DescribeTopicPartitionsRequestHandler``).
+"""The handlers of Metadata (versions 0 to 13), DescribeTopicPartitions (0) and DescribeCluster (0 to 2): the
+broker, topics and partition leaders (Kafka's ``KRaftMetadataCache``,
+``DescribeTopicPartitionsRequestHandler``).
 
 There is one broker, which leads every partition and is its only replica. A partition whose log directory is
 offline has no leader (LEADER_NOT_AVAILABLE).
@@ -56,7 +57,7 @@ PARTITIONS_MAX = 2000
 """The most partitions in a response of DescribeTopicPartitions (``max.request.partition.size.limit``)."""
 CREATED_MAX = 100
 """The most topics that one Metadata request creates, since each takes some file operations. The client
-repeats its request, which creates the next ones."""
+repeats its request, and so creates the next ones."""
 AUTO_CREATE = "auto.create.topics.enable"
 _FIRST_VERSION_WITH_IDS = 12
 _BROKER_ENDPOINT, _CONTROLLER_ENDPOINT = 1, 2
@@ -132,15 +133,15 @@ def _metadata(broker: Broker, request: MetadataRequest, context: RequestContext)
 
 
 def _refusal(request: MetadataRequest, version: int) -> MetadataResponse | None:
-    """The error response to a request that names a topic by id in a version without ids, or a topic by
-    nothing; None for other requests. (Topics are named either all by name or all by id: beside an id, a topic
-    without both is ignored.)"""
+    """The error response to a request that names a topic by id in a version without ids, or that has a topic
+    with neither a name nor an id; None for other requests. (A request names its topics either all by name or
+    all by id: if one has an id, those without one are ignored.)"""
     topics = request.topics or ()
     has_id = any(topic.topic_id != ZERO_ID for topic in topics)
-    has_nothing = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
-    if version < _FIRST_VERSION_WITH_IDS and (has_id or has_nothing):
+    has_unnamed = any(topic.topic_id == ZERO_ID and topic.name is None for topic in topics)
+    if version < _FIRST_VERSION_WITH_IDS and (has_id or has_unnamed):
         code = Code.INVALID_REQUEST
-    elif has_nothing and not has_id:
+    elif has_unnamed and not has_id:
         code = Code.UNKNOWN_SERVER_ERROR  # as in Kafka
     else:
         return None
@@ -240,6 +241,7 @@ def _create(broker: Broker, name: str, context: RequestContext) -> None:
     unknown then. Internal topics are not created: in Kafka, only their coordinators do that."""
     if name not in INTERNAL_TOPICS:
         with contextlib.suppress(SiltstoneError, OSError):
+            # With the default number of partitions, and no settings of its own.
             administration.create_topic(broker.served, actor_of(context), name, None, {})
 
 

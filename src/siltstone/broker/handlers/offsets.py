@@ -1,5 +1,5 @@
-"""ListOffsets, versions 1 to 11, and OffsetForLeaderEpoch, 2 to 4: offsets by time and by leader epoch
-(Kafka's ``ReplicaManager.fetchOffset``, ``lastOffsetForLeaderEpoch``).
+"""The handlers of ListOffsets (versions 1 to 11) and OffsetForLeaderEpoch (2 to 4): offsets by time and by
+leader epoch (Kafka's ``ReplicaManager.fetchOffset``, ``lastOffsetForLeaderEpoch``).
 
 ::
 
@@ -66,7 +66,8 @@ def list_offsets(
 
     def find_all() -> ListOffsetsResponse:
         find = _finder(broker, request, context.version)
-        # As in Kafka, a topic that is named twice is in the response once; so is a partition, with an error.
+        # As in Kafka, a topic that is named twice is in the response once; so is a partition that is named
+        # twice, with an error.
         joined = dict[str, dict[int, ListOffsetsPartition]]()
         for topic in request.topics:
             if topic.partitions:
@@ -98,7 +99,7 @@ def _finder(
             if isolation is None:
                 raise RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, UNKNOWN_ISOLATION_LEVEL)
             timestamp = wanted.timestamp
-            # An unknown negative timestamp is one of a later version.
+            # A negative timestamp that this broker does not know is refused as one of a later version.
             if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
                 reason = f"version {version} has no timestamp {timestamp}"
                 raise RequestRefusedError(Code.UNSUPPORTED_VERSION, reason)
@@ -126,9 +127,9 @@ _NO_OFFSET = (-1, -1, -1)
 
 
 def _offset_at(log: PartitionLog, timestamp: int, *, reads_committed: bool) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) for a timestamp of the request: those of the record that a search has
-    found; for other timestamps the first is -1. All are -1 if there is no such record or offset. Raises
-    SiltstoneError, OSError."""
+    """(timestamp, offset, leader epoch) for a timestamp of the request: after a search those of the record
+    that it found; for the other special timestamps the returned timestamp is -1. All three are -1 if there is
+    no such record or offset. Raises SiltstoneError, OSError."""
     view = log.view
     end = view.last_stable_offset if reads_committed else view.high_watermark
     if timestamp == LATEST:

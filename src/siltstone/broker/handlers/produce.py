@@ -1,4 +1,4 @@
-"""Produce, versions 3 to 13: appends a request's batches, one for each partition (Kafka's
+"""The handler of Produce (versions 3 to 13): appends a request's batches, one for each partition (Kafka's
 ``KafkaApis.handleProduceRequest``, ``ReplicaManager.appendRecords``).
 
 Checks come in Kafka's order; the first one that fails gives the error code:
@@ -130,8 +130,8 @@ class _Appends:
     ``responses``: for each topic of the request the responses of its partitions, in the request's order; None
     for a late batch that is not appended yet. ``late``: (row of the topic in the request, row of the
     partition in the topic, log, batch) of the late batches; ``_late_logs``: their logs. ``_refused_topics``:
-    those in which the client may not write. ``_has_marks``: may a batch of the request have any of
-    ``_CHECKED_BITS``?
+    those to which the client may not write. ``_may_need_check``: may a batch of the request have any of
+    ``_CHECKED_BITS``? (True also if the heads of some batches were not looked at.)
     """
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
@@ -141,7 +141,7 @@ class _Appends:
         self.responses: list[list[PartitionProduceResponse | None]] = []
         self.late: list[tuple[int, int, PartitionLog, Batch]] = []
         self._late_logs: set[PartitionLog] = set()
-        self._has_marks = True
+        self._may_need_check = True
 
     def try_all(self) -> None:
         """Refuse or append each batch; those that cannot be appended without waiting are late."""
@@ -156,27 +156,27 @@ class _Appends:
                     self._broker.counts.append_failed(None, PRODUCE, code_of(request_error))
                     responses.append(_failure_response(data.index, request_error))
                     continue
-                responses.append(self._try(name, topic_row, row, data))
+                responses.append(self._try_one(name, topic_row, row, data))
 
     def _error_of_request(self) -> Exception | None:
         """The error for which the whole request is refused; None if it is not."""
-        is_old, has_unknown_codec, marks = self._version < _ZSTD_SINCE, False, 0
+        is_old, has_unknown_codec, bits = self._version < _ZSTD_SINCE, False, 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
                 try:
                     attributes = _attributes(data.records)
                 except CorruptMessageError as error:
                     return error
-                marks |= attributes
+                bits |= attributes
                 if attributes & TRANSACTIONAL_BIT:
                     if self._request.transactional_id is None:
                         reason = "transactional records without a transactional id"
                         return RequestRefusedError(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
                     return None  # as in Kafka, the heads of batches behind it are not looked at
-                # Counts only for a partition that exists: any other has an error of its own.
+                # An unknown codec counts only for a partition that exists: any other has an error of its own.
                 if is_old and attributes & CODEC_MASK > _ZSTD and not has_unknown_codec:
                     has_unknown_codec = self._has(topic.name, data.index)
-        self._has_marks = marks & _CHECKED_BITS != 0
+        self._may_need_check = bits & _CHECKED_BITS != 0
         if has_unknown_codec:
             return RequestRefusedError(Code.UNKNOWN_SERVER_ERROR, "the codec of a batch is unknown")
         return None
@@ -191,7 +191,7 @@ class _Appends:
             pass  # it is there, but offline
         return True
 
-    def _try(
+    def _try_one(
         self, name: str | None, topic_row: int, row: int, data: PartitionProduceData
     ) -> PartitionProduceResponse | None:
         """Append one batch, or refuse it: the response of its partition; None if it is late."""
@@ -203,10 +203,10 @@ class _Appends:
             log = self._broker.log_of(name, data.index)
             if batch is None:
                 raise RequestRefusedError(Code.INVALID_RECORD, "no batch was sent")
-            attributes = _attributes(batch) if self._has_marks else 0
+            attributes = _attributes(batch) if self._may_need_check else 0
             if attributes & _CHECKED_BITS or name in self._refused_topics or not self._has_acks:
                 self._refuse_before_append(name, batch, attributes)
-            # Behind a late batch of the same log, this one is late, too: it must not overtake that.
+            # Behind a late batch of the same log, this one is late, too: it must not overtake the other.
             result = None if log in self._late_logs else log.try_append(batch)
             if result is None:
                 self._late_logs.add(log)
@@ -287,23 +287,23 @@ class _Appends:
     def outcome(self) -> Outcome:
         """The response, once all batches were appended or refused."""
         if self._request.acks == 0:
-            every = (response for topic in self.responses for response in topic)
-            return (
-                CLOSE if any(response is None or response.error_code for response in every) else NO_RESPONSE
-            )
+            all_responses = (response for topic in self.responses for response in topic)
+            has_error = any(response is None or response.error_code for response in all_responses)
+            return CLOSE if has_error else NO_RESPONSE
         if len(self.responses) == 1 and self.responses[0]:
-            return ProduceResponse(responses=(_of_topic(self._request.topic_data[0], self.responses[0]),))
+            topic = self._request.topic_data[0]
+            return ProduceResponse(responses=(_topic_response(topic, self.responses[0]),))
         # As in Kafka, a topic that is named twice is in the response once.
         joined = dict[tuple[str, bytes], tuple[TopicProduceData, list[PartitionProduceResponse | None]]]()
         for topic, responses in zip(self._request.topic_data, self.responses, strict=True):
             if responses:
                 joined.setdefault((topic.name, topic.topic_id), (topic, []))[1].extend(responses)
         return ProduceResponse(
-            responses=tuple(_of_topic(topic, partitions) for topic, partitions in joined.values())
+            responses=tuple(_topic_response(topic, partitions) for topic, partitions in joined.values())
         )
 
 
-def _of_topic(
+def _topic_response(
     topic: TopicProduceData, partitions: Sequence[PartitionProduceResponse | None]
 ) -> TopicProduceResponse:
     responses = tuple(partition for partition in partitions if partition is not None)
@@ -313,8 +313,8 @@ def _of_topic(
 def _failure_response(
     index: int, error: Exception, log: PartitionLog | None = None, batch: Any = None
 ) -> PartitionProduceResponse:
-    """The response of a partition whose batch was refused. ``log``, ``batch``: None
-    if there are none: then it has no log start offset."""
+    """The response of a partition whose batch was refused. ``log``, ``batch``: None if the partition has no
+    log, or no batch was sent: the response then has no log start offset (-1)."""
     refused = error.record_errors if isinstance(error, RecordRefusedError) else ()
     return PartitionProduceResponse(
         index=index,

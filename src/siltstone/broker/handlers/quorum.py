@@ -1,5 +1,5 @@
-"""DescribeQuorum 0 to 2, UpdateFeatures 0 to 2, AlterReplicaLogDirs 1 to 2: the responses of a single node
-that has no controller quorum and no features, and moves no partitions.
+"""The handlers of DescribeQuorum (versions 0 to 2), UpdateFeatures (0 to 2) and AlterReplicaLogDirs (1 to 2):
+the responses of a single node that has no controller quorum and no features, and moves no partitions.
 
 The broker reports itself as the only voter, so tools see a leader. Its metadata is not a log that others
 could fetch, so it reports no offsets. The cluster has no features, so none can be set. A partition stays in
@@ -33,7 +33,7 @@ from siltstone.log.names import CLUSTER_METADATA
 
 _MOVED_SUFFIX_CHARS, _DIRECTORY_NAME_MAX = len("-future") + 32, 255
 """The length of the UUID and ``-future`` that Kafka appends, behind a dot, to the name of a partition's
-directory while it moves; the longest name of a directory."""
+directory while it moves the partition; the longest name that a directory may have."""
 
 
 def describe_quorum(
@@ -104,7 +104,7 @@ def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> Alte
     results = dict[str, list[AlterReplicaLogDirPartitionResult]]()
     for (topic, number), path in wanted.items():
         result = AlterReplicaLogDirPartitionResult(
-            partition_index=number, error_code=_code(broker, topic, number, path)
+            partition_index=number, error_code=_code_of_move(broker, topic, number, path)
         )
         results.setdefault(topic, []).append(result)
     return AlterReplicaLogDirsResponse(
@@ -115,8 +115,9 @@ def _alter_log_dirs(broker: Broker, request: AlterReplicaLogDirsRequest) -> Alte
     )
 
 
-def _code(broker: Broker, topic: str, number: int, path: str) -> int:
-    """The error code for a partition that is to be moved to the log directory ``path``; 0 if it is there."""
+def _code_of_move(broker: Broker, topic: str, number: int, path: str) -> int:
+    """The error code for a partition that is to be moved to the log directory ``path``; 0 if the partition is
+    in that directory. Of several errors the first in Kafka's order."""
     try:
         if len(f"{topic}-{number}.") + _MOVED_SUFFIX_CHARS > _DIRECTORY_NAME_MAX:
             raise InvalidTopicError("the topic's name is too long for the directory of a moved partition")

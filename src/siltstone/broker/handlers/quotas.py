@@ -1,5 +1,6 @@
-"""DescribeClientQuotas 0 to 1, AlterClientQuotas 0 to 1, DescribeUserScramCredentials 0 (Kafka's
-``ClientQuotaControlManager``, ``ClientQuotasImage``, ``ScramImage``).
+"""The handlers of DescribeClientQuotas (versions 0 to 1), AlterClientQuotas (0 to 1) and
+DescribeUserScramCredentials (0); in Kafka ``ClientQuotaControlManager``, ``ClientQuotasImage`` and
+``ScramImage``.
 
 A change is durable, and enforced, before the response is sent. Each entity of a request is altered, or fails,
 on its own. This broker stores no passwords, so it has no SCRAM credentials of any user.
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_of, message_with_advice_of
+from siltstone.broker.errors import Code, RequestRefusedError, code_of, message_with_advice_of
 from siltstone.broker.handlers.topics import actor_of
 from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
@@ -39,7 +40,7 @@ from siltstone.runtime.quotas import CLIENT_ID, IP, USER, EntityMatch, checked_e
 
 EXACT, DEFAULT, ANY = range(3)
 """How a component of the filter matches (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
-_Names: TypeAlias = tuple[tuple[str, str | None], ...]
+_Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 """An entity, as (kind, name) pairs, such as (("user", "alice"), ("client-id", None)); None: the default."""
 ENTRIES_MAX = 1_000
 """The most entities that one request alters: each is written to all log directories."""
@@ -68,21 +69,21 @@ def describe_client_quotas(
 def _matches(components: Sequence[ComponentData]) -> list[EntityMatch]:
     """The matches of a request's filter. Raises RequestRefusedError for a filter that is not valid."""
     matches = dict[str, EntityMatch]()
-    for part in components:
-        kind = part.entity_type
+    for component in components:
+        kind = component.entity_type
         if not kind:
             raise RequestRefusedError(Code.INVALID_REQUEST, "a component of the filter has no entity type")
         if kind in matches:
             raise RequestRefusedError(Code.INVALID_REQUEST, f"the filter names {kind:.100} twice")
         if kind not in (USER, CLIENT_ID, IP):
             raise RequestRefusedError(Code.UNSUPPORTED_VERSION, f"the entity type {kind:.100} is unknown")
-        if part.match_type not in (EXACT, DEFAULT, ANY):
-            raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no match type {part.match_type}")
-        if (part.match_type == EXACT) == (part.match is None):
+        if component.match_type not in (EXACT, DEFAULT, ANY):
+            raise RequestRefusedError(Code.INVALID_REQUEST, f"there is no match type {component.match_type}")
+        if (component.match_type == EXACT) == (component.match is None):
             raise RequestRefusedError(
                 Code.INVALID_REQUEST, "an exact match needs a name, and the other matches take none"
             )
-        matches[kind] = EntityMatch(kind=kind, name=part.match, is_any=part.match_type == ANY)
+        matches[kind] = EntityMatch(kind=kind, name=component.match, is_any=component.match_type == ANY)
     if IP in matches and len(matches) > 1:
         raise RequestRefusedError(Code.INVALID_REQUEST, "an ip cannot be combined with a user or a client id")
     return list(matches.values())
@@ -98,11 +99,11 @@ async def alter_client_quotas(
 def _alter_all(
     broker: Broker, request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
-    times = Counter(_names(entry) for entry in request.entries)
-    responses = dict[_Names, ResponseEntryData]()
+    times = Counter(_entity_of(entry) for entry in request.entries)
+    responses = dict[_Entity, ResponseEntryData]()
     for entry in request.entries:
-        entity = _names(entry)
-        if entity in responses:
+        entity = _entity_of(entry)
+        if entity in responses:  # named before: one result says so
             continue
         try:
             if len(times) > ENTRIES_MAX:
@@ -114,19 +115,19 @@ def _alter_all(
             _alter(broker, entry, context, validate_only=request.validate_only)
             code, message = int(Code.NONE), None
         except Exception as error:  # one entity's error is not the others'
-            code, message = code_of(error), message_with_advice_of(error) or message_of(error)
+            code, message = code_of(error), message_with_advice_of(error)
         responses[entity] = _response_entry(entity, code, message)
     return AlterClientQuotasResponse(entries=tuple(responses.values()))
 
 
-def _names(entry: alter_messages.EntryData) -> _Names:
+def _entity_of(entry: alter_messages.EntryData) -> _Entity:
     """The entity of an entry, sorted by kind: an entity is the same in any order. A kind that is listed twice
     has the later name, as in Kafka."""
     by_kind = {part.entity_type: part.entity_name for part in entry.entity}
     return tuple((kind, by_kind[kind]) for kind in sorted(by_kind))
 
 
-def _response_entry(entity: _Names, code: int, message: str | None) -> ResponseEntryData:
+def _response_entry(entity: _Entity, code: int, message: str | None) -> ResponseEntryData:
     return ResponseEntryData(
         error_code=code,
         error_message=message,
@@ -139,7 +140,7 @@ def _alter(
 ) -> None:
     """Alter the quotas of one entity. Raises InvalidQuotaError, PolicyViolationError, StorageError."""
     changes = {change.key: None if change.remove else change.value for change in entry.ops}
-    entity = checked_entity(_names(entry))
+    entity = checked_entity(_entity_of(entry))
     commands.alter(broker.served, actor_of(context), entity, changes, validate_only=validate_only)
     if not validate_only:
         broker.quotas.replace(broker.manager.topics.quotas)

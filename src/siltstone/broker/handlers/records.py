@@ -1,5 +1,5 @@
-"""DeleteRecords 0 to 2: deletes records below an offset, by raising the log start offset (Kafka's
-``ReplicaManager.deleteRecords``)."""
+"""The handler of DeleteRecords (versions 0 to 2): deletes records below an offset, by raising the log start
+offset (Kafka's ``ReplicaManager.deleteRecords``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _delete_records(
             DeleteRecordsTopicResult(
                 name=name,
                 partitions=tuple(
-                    _deleted(broker, name, partition, context) for partition in partitions.values()
+                    _delete_from(broker, name, partition, context) for partition in partitions.values()
                 ),
             )
             for name, partitions in wanted.items()
@@ -51,20 +51,22 @@ def _delete_records(
     )
 
 
-def _deleted(
+def _delete_from(
     broker: Broker, topic: str, partition: DeleteRecordsPartition, context: RequestContext
 ) -> DeleteRecordsPartitionResult:
+    """Delete the records of one partition below the requested offset. Returns the result, also of a
+    failure."""
     number, offset = partition.partition_index, partition.offset
     try:
-        code, start = int(Code.NONE), _start_after(broker, topic, number, offset, context)
+        code, start = int(Code.NONE), _delete_below(broker, topic, number, offset, context)
     except Exception as error:  # one partition's error is not the others'
         code, start = code_of(error), -1
     return DeleteRecordsPartitionResult(partition_index=number, low_watermark=start, error_code=code)
 
 
-def _start_after(broker: Broker, topic: str, number: int, offset: int, context: RequestContext) -> int:
-    """Delete the records of one partition below ``offset``, and return its new log start offset. Raises
-    LogError."""
+def _delete_below(broker: Broker, topic: str, number: int, offset: int, context: RequestContext) -> int:
+    """Delete the records of one partition below ``offset``, which may be ``HIGH_WATERMARK``, and return the
+    partition's new log start offset. Raises LogError."""
     if topic in INTERNAL_TOPICS:
         raise _InternalTopicError(f"records of {topic} cannot be deleted", path=topic)
     log = broker.manager.get(TopicPartition(topic, number))

@@ -110,8 +110,8 @@ _LOG_DIRS, _LOG_DIR = "log.dirs", "log.dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSynonym:
-    """A place that sets a setting. ``name``: the one that is used there; ``value``: None for a default of
-    null; ``source``: the protocol's number."""
+    """A place that sets a setting. ``name``: the setting's name there; ``value``: None for a default of null;
+    ``source``: the protocol's number of the kind of place (``SOURCES``)."""
 
     name: str
     value: str | None
@@ -186,7 +186,7 @@ def _topic_entry(config: Config, key: Key, name: str) -> SettingEntry:
     """The entry of a topic's setting under one of its names. An alias, which is another name than the key's,
     is one of topics only, so it has no synonyms of the broker."""
     own = config.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG).get(name)
-    synonyms = list(_broker_sources(config, key, key.broker_names)) if name == key.name else []
+    synonyms = list(_broker_synonyms(config, key, key.broker_names)) if name == key.name else []
     if own is not None:
         value = format_value(own.value)
         synonyms.insert(
@@ -195,6 +195,7 @@ def _topic_entry(config: Config, key: Key, name: str) -> SettingEntry:
     return SettingEntry(
         key=key,
         name=name,
+        # Without synonyms it is the default, also if the topic sets the setting under an alias.
         value=synonyms[0].value if synonyms else format_value(_without_topic(config).setting(key.name).value),
         synonyms=tuple(synonyms),
         type=_type_of(key),
@@ -224,9 +225,10 @@ def default_entries(config: Config) -> list[SettingEntry]:
 
 
 def _default_entry(config: Config, name: str) -> SettingEntry:
+    """The entry of a setting that was changed at run time for all brokers: without the default's synonym."""
     entry = _broker_entry(config, name)
     number = SOURCES[ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
-    synonyms = tuple(source for source in entry.synonyms if source.source == number)
+    synonyms = tuple(synonym for synonym in entry.synonyms if synonym.source == number)
     return SettingEntry(
         key=entry.key,
         name=name,
@@ -238,10 +240,11 @@ def _default_entry(config: Config, name: str) -> SettingEntry:
 
 
 def _broker_entry(config: Config, name: str) -> SettingEntry:
+    """The entry of a broker's setting under one of its names."""
     key = find_broker_key(name)
     # A setting that topics have, too, has all its names as synonyms; any other setting only the entry's name.
     names = key.broker_names if key.is_topic_key else (name,)
-    synonyms = tuple(_broker_sources(config, key, names, from_name=name))
+    synonyms = tuple(_broker_synonyms(config, key, names, from_name=name))
     value = synonyms[0].value if synonyms else None
     return SettingEntry(
         key=key,
@@ -253,22 +256,23 @@ def _broker_entry(config: Config, name: str) -> SettingEntry:
     )
 
 
-def _broker_sources(
+def _broker_synonyms(
     config: Config, key: Key, names: Iterable[str], from_name: str | None = None
 ) -> Iterator[SettingSynonym]:
-    """The places that set the broker's value, in order of precedence, from the first one on that uses the
+    """The synonyms that set the broker's value, in order of precedence, from the first one on that uses the
     name ``from_name`` (default: the first of ``names``)."""
     names = tuple(names)
     from_name = from_name or (names[0] if names else None)
     has_begun = False
-    for source in _all_sources(config, key, names):
-        has_begun = has_begun or source.name == from_name
+    for synonym in _all_synonyms(config, key, names):
+        has_begun = has_begun or synonym.name == from_name
         if has_begun:
-            yield source
+            yield synonym
 
 
-def _all_sources(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[SettingSynonym]:
-    """The places that set the broker's value under one of these names, in order of precedence."""
+def _all_synonyms(config: Config, key: Key, names: tuple[str, ...]) -> Iterator[SettingSynonym]:
+    """The synonyms that set the broker's value under one of these names, in order of precedence, with the
+    default last."""
     for source in _BROKER_SOURCES:
         layer = config.layer(source)
         for name in names:
@@ -293,11 +297,11 @@ def _has_default(key: Key, name: str) -> bool:
 
 
 def _type_of(key: Key, name: str | None = None) -> int:
-    """The protocol's number of a setting's type; a broker's ``name`` of it may have another type than the
-    key."""
-    synonym = None if name is None else key.synonym(name)
+    """The protocol's number of a setting's type. ``name``: one of the setting's broker names, which may have
+    another type than the key, such as ``log.retention.hours``; None for the key's own type."""
+    other_name = None if name is None else key.synonym(name)
     if name == _PROTOCOLS:  # a list here, a string in Kafka
         return TYPES[Kind.STRING]
     if key.kind is Kind.INT and key.maximum == _SHORT_MAX:
         return _SHORT
-    return TYPES[(synonym and synonym.kind) or key.kind]
+    return TYPES[(other_name and other_name.kind) or key.kind]

@@ -1,4 +1,5 @@
-"""CreateTopics 2 to 7, DeleteTopics 1 to 6, CreatePartitions 0 to 3 (Kafka's ``ReplicationControlManager``).
+"""The handlers of CreateTopics (versions 2 to 7), DeleteTopics (1 to 6) and CreatePartitions (0 to 3); in
+Kafka ``ReplicationControlManager``.
 
 ``commands.administration`` makes the change of each topic: it checks it, records it in the audit log and
 carries it out before the response is sent. An error of one topic does not affect the others. A request's
@@ -164,17 +165,17 @@ def _create_topic(
     manager = broker.manager
     if validate_only:
         config = manager.config.with_topic_layer(parse_topic_config(overrides, name))
-        created = count or manager.config.integer("num.partitions")
+        partition_count = count or manager.config.integer("num.partitions")
         topic_id = id_bytes(new_id(manager.random_bytes))  # as in Kafka, an id that no topic gets
     else:
-        config, created = manager.topics.settings(name), len(manager.partitions_of(name))
+        config, partition_count = manager.topics.settings(name), len(manager.partitions_of(name))
         topic_id = broker.id_of_topic(name)
     entries = sorted(topic_entries(config), key=lambda entry: (entry.is_own_to_siltstone, entry.name))
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
         error_message=None,
-        num_partitions=created,
+        num_partitions=partition_count,
         replication_factor=1,
         configs=tuple(
             # As in Kafka, the topic's own settings are repeated as the client wrote them.
@@ -190,7 +191,7 @@ def _parse_topic(topic: CreatableTopic, node_id: int) -> tuple[int | None, dict[
     """(The number of partitions or None for the default, the settings) of a topic in a request. Raises
     RequestRefusedError, SiltstoneError."""
     overrides: dict[str, str] = {}
-    for setting in topic.configs:  # of several with one name the last one counts, as in Kafka
+    for setting in topic.configs:  # as in Kafka, of several settings with one name the last one counts
         if setting.value is None:
             raise RequestRefusedError(
                 Code.INVALID_CONFIG, f"Null value not supported for topic configs: {setting.name}"
@@ -286,7 +287,7 @@ def _delete_topics(
         by_id = topic_id in asked_by_id
         try:
             _take_quota(quota, len(broker.manager.partitions_of(name)))
-            # The deletions before may take seconds: by now the name may be that of a new topic.
+            # The deletions before this one may take seconds: by now a new topic may have the name.
             wanted = topic_id if by_id else None
             administration.delete_topic(broker.served, actor_of(context), name, topic_id=wanted)
             results.append(DeletableTopicResult(name=name, topic_id=topic_id))

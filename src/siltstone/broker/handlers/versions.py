@@ -1,4 +1,5 @@
-"""ApiVersions, versions 0 to 4: the APIs of this broker and their versions (Kafka's ``ApiVersionManager``).
+"""The handler of ApiVersions (versions 0 to 4): the APIs of this broker and their versions (Kafka's
+``ApiVersionManager``).
 
 No features are announced: no client needs one, and with a finalized ``transaction.version`` of 2 Java's
 clients from 4.0 on would use transactions of KIP-890's second part.
@@ -9,15 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from siltstone.broker.errors import Code
 from siltstone.broker.request_context import RequestContext
 from siltstone.broker.store import Broker
 from siltstone.broker.wire.apis import API_VERSIONS, APIS, PRODUCE
 from siltstone.broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 
-UNSUPPORTED_VERSION, INVALID_REQUEST = 35, 42
-"""Error codes (``Errors``)."""
 _NAMED_FROM = 3
-"""The first version whose request has the name and version of the client's software (KIP-511)."""
+"""The first version whose requests have the name and the version of the client's software (KIP-511)."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """A valid name, or version, of the client's software (``ApiVersionsRequest.isValid``)."""
 
@@ -40,7 +40,7 @@ def announcing(
     def handle(broker: Broker, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
         names = request.client_software_name, request.client_software_version
         if context.version >= _NAMED_FROM and not all(map(_SOFTWARE.fullmatch, names)):
-            return ApiVersionsResponse(error_code=INVALID_REQUEST)
+            return ApiVersionsResponse(error_code=Code.INVALID_REQUEST)
         return ApiVersionsResponse(api_keys=known)
 
     return handle
@@ -51,4 +51,4 @@ def unsupported() -> ApiVersionsResponse:
     reads."""
     api = APIS[API_VERSIONS]
     only = ApiVersion(api_key=API_VERSIONS, min_version=api.min_version, max_version=api.max_version)
-    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=(only,))
+    return ApiVersionsResponse(error_code=Code.UNSUPPORTED_VERSION, api_keys=(only,))

@@ -92,7 +92,7 @@ class _Output:
 
 
 WriteStep = Callable[[Any, _Output], None]
-"""Writes values of a message."""
+"""Writes a value, or some fields of a message, at the end of the output."""
 
 
 class _NamedField(NamedTuple):
@@ -152,6 +152,7 @@ def _fields(message: type[Message]) -> tuple[_NamedField, ...]:
 
 
 def _all_types(hint: Any) -> Iterator[type]:
+    """The types in a hint, such as ``tuple[PartitionData, ...] | None``."""
     if isinstance(hint, type):
         yield hint
     for part in get_args(hint):
@@ -229,7 +230,7 @@ def _reader(message: type[Message], version: int, first_flexible: int) -> ReadVa
     request or response that the message is, or is in."""
     fields, is_flexible = _fields(message), version >= first_flexible
     defaults = [named.default for named in fields]
-    # The indexes of the fields in the order in which steps add their values.
+    # The indexes of the untagged fields, in the order in which the steps add their values.
     plain = [
         index for index, named in enumerate(fields) if named.is_in(version) and not named.is_tagged(version)
     ]
@@ -239,7 +240,7 @@ def _reader(message: type[Message], version: int, first_flexible: int) -> ReadVa
         if named.is_in(version) and named.is_tagged(version)
     }
     steps = tuple(_read_steps([fields[index] for index in plain], version, first_flexible))
-    has_all = plain == list(range(len(fields)))
+    has_all = plain == list(range(len(fields)))  # else the other fields have their defaults
 
     def read_message(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         values: list[Any] = []
@@ -273,6 +274,7 @@ def _read_steps(fields: Sequence[_NamedField], version: int, first_flexible: int
 
 
 def _fixed_step(form: struct.Struct) -> ReadStep:
+    """The step that reads fixed fields in a row. ``form``: of all of them."""
     unpack_from, size = form.unpack_from, form.size
 
     def read_fixed(data: memoryview, position: int, budget: _Budget, values: list[Any]) -> int:
@@ -283,6 +285,8 @@ def _fixed_step(form: struct.Struct) -> ReadStep:
 
 
 def _value_step(read_value: ReadValue) -> ReadStep:
+    """The step that reads one field."""
+
     def read_one(data: memoryview, position: int, budget: _Budget, values: list[Any]) -> int:
         value, position = read_value(data, position, budget)
         values.append(value)
@@ -298,20 +302,20 @@ def _value_reader(named: _NamedField, version: int, first_flexible: int) -> Read
         return _array_reader(named, version, first_flexible)
     if named.of is not None:
         inner = _reader(named.of, version, first_flexible)
-        return _null_or(inner) if may_be_null else inner
+        return _nullable_reader(inner) if may_be_null else inner
     if kind in _FIXED:
         form = struct.Struct(">" + _FIXED[kind])
         return lambda data, position, _: (form.unpack_from(data, position)[0], position + form.size)
     return _sized_reader(kind, version >= first_flexible, may_be_null)
 
 
-def _null_or(inner: ReadValue) -> ReadValue:
+def _nullable_reader(inner: ReadValue) -> ReadValue:
     """The function that reads a structure that may be null: a negative int8 before it means null."""
 
-    def read_null_or(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
+    def read_nullable(data: memoryview, position: int, budget: _Budget) -> tuple[Any, int]:
         return (None, position + 1) if data[position] > 0x7F else inner(data, position + 1, budget)
 
-    return read_null_or
+    return read_nullable
 
 
 def _size_reader(form: struct.Struct | None) -> Callable[[memoryview, int], tuple[int, int]]:
@@ -369,7 +373,7 @@ def _array_reader(named: _NamedField, version: int, first_flexible: int) -> Read
                 return None, position
             raise MalformedRequestError("an array is null, but must not be", position=position)
         budget.take(count, position)
-        if read_element is None:
+        if read_element is None:  # the elements have a fixed size
             end = _end(data, position, count * width)
             if kind == "uuid":  # its format, 16s, takes no count
                 return tuple(bytes(data[at : at + 16]) for at in range(position, end, 16)), end
@@ -385,7 +389,8 @@ def _array_reader(named: _NamedField, version: int, first_flexible: int) -> Read
 
 
 def _element(named: _NamedField) -> _NamedField:
-    """The definition of one element of an array. No element of Kafka's arrays may be null."""
+    """The definition of one element of an array: without what concerns the array, such as versions and a tag.
+    No element of Kafka's arrays may be null."""
     return named._replace(field=Field(named.field.kind, 0))
 
 
@@ -416,7 +421,7 @@ def _writer(message: type[Message], version: int, first_flexible: int) -> WriteS
 
 def _write_tags(tagged: Sequence[tuple[int, _NamedField, WriteStep]], value: Any, output: _Output) -> None:
     """Write the tagged fields that do not have their default, in the order of their tags. (No tagged field
-    has records in a file, so each is one part.)"""
+    has records, so the bytes of each are all in ``data`` of its output.)"""
     present = []
     for tag, named, write_value in tagged:
         field_value = getattr(value, named.name)
@@ -443,6 +448,7 @@ def _write_steps(fields: Sequence[_NamedField], version: int, first_flexible: in
 
 
 def _fixed_write(fields: Sequence[_NamedField]) -> WriteStep:
+    """The step that writes fixed fields in a row."""
     pack = struct.Struct(">" + "".join(_FIXED[named.field.kind] for named in fields)).pack
     get = operator.attrgetter(*(named.name for named in fields))
     if len(fields) == 1:
@@ -459,6 +465,8 @@ def _fixed_write(fields: Sequence[_NamedField]) -> WriteStep:
 
 
 def _field_write(get: Callable[[Any], Any], write_value: WriteStep) -> WriteStep:
+    """The step that writes the field of a message that ``get`` returns."""
+
     def write_field(value: Any, output: _Output) -> None:
         write_value(get(value), output)
 
@@ -472,7 +480,7 @@ def _value_writer(named: _NamedField, version: int, first_flexible: int) -> Writ
         return _array_writer(named, version, first_flexible)
     if named.of is not None:
         inner = _writer(named.of, version, first_flexible)
-        return _write_null_or(inner) if named.is_nullable(version) else inner
+        return _nullable_writer(inner) if named.is_nullable(version) else inner
     if kind in _FIXED:
         pack = struct.Struct(">" + _FIXED[kind]).pack
 
@@ -483,13 +491,15 @@ def _value_writer(named: _NamedField, version: int, first_flexible: int) -> Writ
     return _sized_writer(kind, version >= first_flexible)
 
 
-def _write_null_or(inner: WriteStep) -> WriteStep:
-    def write_null_or(value: Any, output: _Output) -> None:
+def _nullable_writer(inner: WriteStep) -> WriteStep:
+    """The function that writes a structure that may be null; see ``_nullable_reader``."""
+
+    def write_nullable(value: Any, output: _Output) -> None:
         output.data += b"\xff" if value is None else b"\x01"
         if value is not None:
             inner(value, output)
 
-    return write_null_or
+    return write_nullable
 
 
 def _size_writer(form: struct.Struct | None) -> Callable[[int], bytes]:
@@ -517,6 +527,7 @@ def _sized_writer(kind: str, is_flexible: bool) -> WriteStep:
 
 
 def _array_writer(named: _NamedField, version: int, first_flexible: int) -> WriteStep:
+    """The function that writes an array."""
     count_of = _size_writer(None if version >= first_flexible else _INT32)
     write_element = _value_writer(_element(named), version, first_flexible)
 

@@ -45,7 +45,7 @@ class Field(NamedTuple):
     ``kind``: Kafka's type, such as ``int32``, ``string``, ``uuid``, ``records``; ``struct`` for a structure
     of fields. ``first``, ``last``: the versions that have it. ``nullable``: the first version in
     which it may be null, None: never. ``is_array``: an array of ``kind``. ``tag``: its number, if it is a
-    tagged field from version ``tagged`` on (KIP-482).
+    tagged field from version ``tagged`` on (KIP-482); None if it never is.
     """
 
     kind: str
@@ -61,8 +61,8 @@ class Message(msgspec.Struct, frozen=True):
     """The base class of requests, responses and the structures in them. Arrays are tuples, uuids 16 bytes.
 
     ``FIRST_FLEXIBLE``: the first version of a request or response with compact sizes and tagged fields
-    (KIP-482). A structure has the format of the request or response that it is in; its own value has no
-    effect.
+    (KIP-482). A structure has the format of the request or response that it is in; the ``FIRST_FLEXIBLE`` of
+    its own class has no effect.
     """
 
     FIRST_FLEXIBLE: ClassVar[int] = NEVER

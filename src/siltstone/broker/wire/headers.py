@@ -21,12 +21,13 @@ from siltstone.broker.wire.apis import API_VERSIONS, APIS
 from siltstone.broker.wire.codec import MalformedRequestError, skip_tags
 
 _START = struct.Struct(">hhih")
+"""A request header up to the size of the client id, which is -1 for null."""
 _INT32 = struct.Struct(">i")
 
 
 class RequestHeader(NamedTuple):
     """A request's header. ``body``: the position in the frame at which the body starts; for an API or a
-    version that is unknown, the position behind the client id."""
+    version that is unknown, the position after the client id."""
 
     api_key: int
     api_version: int

@@ -1,6 +1,7 @@
 """Requests and responses of DescribeTopicPartitions.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 from typing import Annotated, ClassVar
@@ -22,7 +23,7 @@ class Cursor(Message, frozen=True):
 
 
 class DescribeTopicPartitionsRequest(Message, frozen=True):
-    """The request in versions 0."""
+    """The request in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -61,7 +62,7 @@ class DescribeTopicPartitionsResponseTopic(Message, frozen=True):
 
 
 class DescribeTopicPartitionsResponse(Message, frozen=True):
-    """The response in versions 0."""
+    """The response in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

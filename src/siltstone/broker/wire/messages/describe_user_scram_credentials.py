@@ -1,6 +1,7 @@
 """Requests and responses of DescribeUserScramCredentials.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 from typing import Annotated, ClassVar
@@ -15,7 +16,7 @@ class UserName(Message, frozen=True):
 
 
 class DescribeUserScramCredentialsRequest(Message, frozen=True):
-    """The request in versions 0."""
+    """The request in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -39,7 +40,7 @@ class DescribeUserScramCredentialsResult(Message, frozen=True):
 
 
 class DescribeUserScramCredentialsResponse(Message, frozen=True):
-    """The response in versions 0."""
+    """The response in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

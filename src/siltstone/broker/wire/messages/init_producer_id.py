@@ -1,6 +1,7 @@
 """Requests and responses of InitProducerId.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 from typing import Annotated, ClassVar
@@ -9,7 +10,7 @@ from siltstone.broker.wire.fields import Field, Message
 
 
 class InitProducerIdRequest(Message, frozen=True):
-    """The request in versions 0-6."""
+    """The request in versions 0-6, of which 6 is not stable and not announced."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 2
 

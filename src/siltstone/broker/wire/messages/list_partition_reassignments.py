@@ -1,6 +1,7 @@
 """Requests and responses of ListPartitionReassignments.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 from typing import Annotated, ClassVar
@@ -16,7 +17,7 @@ class ListPartitionReassignmentsTopics(Message, frozen=True):
 
 
 class ListPartitionReassignmentsRequest(Message, frozen=True):
-    """The request in versions 0."""
+    """The request in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 
@@ -43,7 +44,7 @@ class OngoingTopicReassignment(Message, frozen=True):
 
 
 class ListPartitionReassignmentsResponse(Message, frozen=True):
-    """The response in versions 0."""
+    """The response in version 0."""
 
     FIRST_FLEXIBLE: ClassVar[int] = 0
 

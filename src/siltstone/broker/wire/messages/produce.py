@@ -1,6 +1,7 @@
 """Requests and responses of Produce.
 
 Generated from Kafka's definitions by ``scripts/wire_messages.py``: change that, not this file.
+``wire.fields`` explains ``Field`` and ``FIRST_FLEXIBLE``.
 """
 
 from typing import Annotated, ClassVar
