@@ -103,9 +103,9 @@ def begin(
         if value not in allowed:
             raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
     if files.is_object(target):
-        stored = _begin_in_store(target, options, mode)
+        prefix = _begin_in_store(target, options, mode)
         return ExportPlan(
-            options=options, target=str(target), staging=stored, compression=compression, overwrites=False
+            options=options, target=str(target), staging=prefix, compression=compression, overwrites=False
         )
     target = target.absolute()
     overwrites = mode == "overwrite"
@@ -130,6 +130,7 @@ def _staging_prefix(target: Path) -> str:
 
 
 def _is_taken(target: Path) -> bool:
+    """Is there something of this name, even if it is a link to nothing?"""
     return files.is_link(target) or files.exists(target)
 
 
@@ -306,7 +307,8 @@ def column_settings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """The paths in Parquet of the named columns, and of all columns that are decoded."""
+    """The paths in Parquet of the named columns, and of all columns that are decoded: those keep Parquet's
+    defaults, dictionaries and statistics."""
     is_decoded = [field.name in COLUMNS and not pa.types.is_binary(field.type) for field in schema]
     chosen = [
         field for field, decoded in zip(schema, is_decoded, strict=True) if decoded or field.name in names
@@ -382,11 +384,11 @@ def _check_written(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
 
 
 def _publish_in_store(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
-    """Let the store copy the files to their names, then put the mark that all are there."""
+    """Let the store copy the files to their names, then put ``_SUCCESS``, which says that all are there."""
     staging, target = Path(export.staging), Path(export.target)
     in_threads(lambda file: files.copy_object(staging / file.name, target / file.name, file.size), written)
     files.put_own(target / SUCCESS, b"")
-    abandon(export)
+    abandon(export)  # removes the staged files and the claim: with ``_SUCCESS`` the target's files stay
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:

@@ -124,9 +124,9 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     UndecodableValueError.
     """
     out_schema = record_schema(options)
-    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
-    decoder: Decoder[Any] = decode_records
     decodings = compiled(options.decoders, out_schema.names)
+    decoder: Decoder[Any] = decode_records
+    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for file_split in split.file_splits:
@@ -281,7 +281,7 @@ def _decode_retained(
     chosen_offsets = ChosenOffsets(
         offsets=(offsets - offsets[0]).astype(np.uint32),
         base=int(offsets[0]),
-        matched=0,
+        matched=0,  # ``offsets`` begins with those of these batches
         all_from=np.full(len(rows), LONG_MAX),  # in no batch are all records decoded
     )
     chosen = decode_chosen_records(
@@ -291,7 +291,8 @@ def _decode_retained(
 
 
 _FileSplitWindow = tuple[FileSplit, Window, RecordSource, Flags]
-"""A file split, a window of its bytes, their source, and a flag for each batch: is it read?"""
+"""A file split, a window of its bytes, where these come from, and for each batch of the window whether it is
+read."""
 
 
 def _windows_of_file_split(file_split: FileSplit, options: ReadOptions) -> Iterator[_FileSplitWindow]:

@@ -80,6 +80,7 @@ _PENDING_BYTES_MAX = 64 << 20
 """The most bytes of encoded records in batches that are not full yet; above it, a task finishes the
 batches."""
 _UNWRITTEN_TOPICS = (*INTERNAL_TOPICS, CLUSTER_METADATA)
+"""The topics that a write leaves to the broker's coordinators and controller."""
 _STREAM_OPTIONS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 """Spark's own options of ``writeStream``, which it also passes to the writer."""
 
@@ -191,6 +192,7 @@ def plan_write(
     only_partition = next(iter(directory.partitions)) if directory.is_partition_subset else None
     topic = options.topic or (only_partition.topic if only_partition else None)
     topics = _targets(directory, options, topic)
+    # Tasks stage batches inside a partition's directory: in the log directory Kafka would refuse the folder.
     first = min(
         topic_partition for topic_partition in directory.partitions if topic_partition.topic == topics[0].name
     )
@@ -256,7 +258,7 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    cluster = read_broker_settings([directory])
+    cluster = read_broker_settings([directory])  # of a broker's metadata log, None without one
     registry = load_registry([directory.path])[0].without_handed_over(cluster)
     broker = registry.with_dynamic_settings(Config())
     broker = broker if cluster is None else cluster.effective_broker_config(broker)
@@ -317,6 +319,7 @@ class _TaskBatches:
     def add(self, batch: pa.RecordBatch, *, round_robin_turn: int, now_ms: int) -> None:
         """Encode the rows of an Arrow batch; see ``record_rows`` and ``partitions_of``."""
         rows = record_rows(batch, now_ms)
+        # (index of the topic, its rows) …: all rows are of one topic, or the column ``topic`` says of which.
         by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
             by_topic = group_rows(topics_of(batch, self._index_of_topic))
@@ -325,10 +328,10 @@ class _TaskBatches:
             if target.requires_keys and (keys.size < 0).any():
                 reason = "a record has no key, and the topic is compacted"
                 raise UsageError(reason, path=target.name, advice="set a key in each record")
-            column = rows.partition[of_topic]
+            wanted = rows.partition[of_topic]
             if self._plan.only_partition is not None:  # the path names the partition
-                column = np.where(column == BY_KEY, self._plan.only_partition.partition, column)
-            partitions = partitions_of(column, keys, target, round_robin_turn)
+                wanted = np.where(wanted == BY_KEY, self._plan.only_partition.partition, wanted)
+            partitions = partitions_of(wanted, keys, target, round_robin_turn)
             for partition, of_partition in group_rows(partitions):
                 append = partial(self._append, topic, partition)
                 builder = BatchBuilder(target.codec, target.records_bytes_max, append)
@@ -476,7 +479,8 @@ _SECONDS_MAX = LONG_MAX // 1000
 _UNITS_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 """By Arrow's unit of a timestamp: how many are a millisecond."""
 BY_KEY = -1 << 63
-"""In place of a partition number: the key decides, or the round-robin turn if there is no key."""
+"""Stands for a null in the column ``partition``: the key decides, or the round-robin turn if there is no
+key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,8 +539,9 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
 
 
 def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_turn: int) -> Int32:
-    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is. Raises
-    UsageError, also for a key's partition that is not known or not here (``partitions_of_keys``)."""
+    """Each row's partition: that in ``column``, or for ``BY_KEY`` the key's, or without a key the one whose
+    turn it is. Raises UsageError, also for a key's partition that is not known or not here
+    (``partitions_of_keys``)."""
     is_by_key, partitions = column == BY_KEY, target.partitions
     unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):

@@ -72,6 +72,7 @@ class DeltaLake:
         self._table = self._opened() if has_log else None
         if self._table is not None:
             features = set(self._table.protocol().reader_features or ())
+            # Reader version 2 has column mapping without naming it among the features.
             if features - _FEATURES or self._table.protocol().min_reader_version == 2:
                 names = ", ".join(sorted(features - _FEATURES)) or "columnMapping"
                 reason = f"another writer has given the table features that an export cannot keep: {names}"
@@ -120,8 +121,8 @@ class DeltaLake:
         return progress_of_logs
 
     def _generation(self, topic: str) -> int:
-        """The version that replaced all rows last, 0 if none did. Raises UsageError if they were
-        restored since the last export."""
+        """The version that replaced all rows last, 0 if none did. Raises UsageError if the table was restored
+        to an older version since the last export."""
         assert self._table is not None
         for commit in self._table.history(_COMMITS_SEARCHED):
             if "siltstone" in commit:

@@ -31,8 +31,9 @@ from siltstone.tables.table import plan, read_split
 
 
 def begin(lake: LakePlan) -> None:
-    """Make the folder of data files. A store has no folders; there a trial object shows whether it refuses to
-    put a key twice. Raises OSError, also if it does not: two exports could then both commit."""
+    """Make the folder of data files. A store has no folders: there a trial object shows whether it refuses a
+    second put of a key. Raises OSError, also for a store that does not refuse it: two exports could then both
+    commit."""
     folder = Path(lake.root) / DATA
     if not files.is_object(folder):
         return files.make_directory(folder, parents=True)
@@ -125,7 +126,8 @@ def _check_files(lake: LakePlan, added: Sequence[DataFile]) -> None:
 
 
 def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
-    """Remove this run's files, except the ``kept`` ones: those of attempts that were not reported."""
+    """Remove this run's files except the ``kept`` ones, which were reported; the others are of task attempts
+    that failed or came late."""
     folder = Path(lake.root) / DATA
     if not files.exists(folder):
         return

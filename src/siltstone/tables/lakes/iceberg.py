@@ -94,7 +94,7 @@ class IcebergLake:
         self.root, self._metadata = root, None
         self._io = StoreFiles() if files.is_object(root) else load_file_io({}, os.fspath(root))
         self._version = _newest_version(root)
-        self._files: dict[str, IcebergFile] = {}
+        self._files: dict[str, IcebergFile] = {}  # by path; ``data_files`` fills it, ``commit`` removes by it
         if self._version is not None:
             self._metadata = _read_metadata(_version_path(root, self._version))
             if directory_path(self._metadata.location) != os.fspath(root):
@@ -168,7 +168,7 @@ class IcebergLake:
         metadata = self._metadata or _new_metadata(self.root, shape)
         version = (self._version or 0) + 1
         base = "" if self._version is None else os.fspath(_version_path(self.root, self._version))
-        catalog = _Directory(self.root, version)
+        catalog = _DirectoryCatalog(self.root, version)
         table = Table(("siltstone", self.root.name), metadata, base, self._io, catalog)
         progress = {**({} if change.replaces_all else self._all_progress()), **change.progress}
         exported = {str(number): dataclasses.asdict(progress[number]) for number in sorted(progress)}
@@ -183,7 +183,7 @@ class IcebergLake:
         return version
 
 
-class _Directory(NoopCatalog):
+class _DirectoryCatalog(NoopCatalog):
     """The catalog that pyiceberg commits to: makes the metadata file of ``version``, the table's newest."""
 
     def __init__(self, root: Path, version: int) -> None:
@@ -226,7 +226,11 @@ class _Directory(NoopCatalog):
 
 def _sync_manifests(snapshot: Snapshot, io: Any) -> None:
     """Bring the snapshot's own manifests to disk: the metadata that names them is durable, too."""
-    own = [at.manifest_path for at in snapshot.manifests(io) if at.added_snapshot_id == snapshot.snapshot_id]
+    own = [
+        manifest.manifest_path
+        for manifest in snapshot.manifests(io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+    ]
     files.sync_files([snapshot.manifest_list, *own])
 
 
