@@ -65,7 +65,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A user with a password. ``secret``: the password's hash as in the file, ``scrypt$…``."""
+    """A user of the file who has a password. ``secret``: its hash as in the file, ``scrypt$…``."""
 
     role: Role
     secret: str
@@ -171,15 +171,16 @@ class Users:
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:
-        """The name and the role of a token, else NONE."""
+        """The name and the role of a token's user; "-" and NONE for a token that is not in the file."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         return self._tokens.get(digest, ("-", Role.NONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How users are known: ``auth`` is none, basic or proxy. ``users``: for basic; ``trusted``: the networks
-    of trusted proxies, and ``role_of_group``: the roles of the groups that these name, for proxy."""
+    """How users are known: ``auth`` is none, basic or proxy. ``users``: of ``basic``, otherwise None;
+    ``trusted``: the networks of the proxies that are trusted, and ``role_of_group``: the roles of the groups
+    that they name, both of ``proxy``."""
 
     auth: str = "none"
     users: Users | None = None
@@ -218,6 +219,7 @@ class Identity:
             return anonymous
         groups = (group.strip() for group in headers.get("x-forwarded-groups", "").split(","))
         roles = [role for group in groups if (role := (self.role_of_group or {}).get(group)) is not None]
+        # The last address is the one that the trusted proxy has added; a client may have sent the others.
         forwarded = headers.get("x-forwarded-for", "").split(",")[-1].strip()
         return User(name=name[:256], role=max(roles, default=Role.NONE), address=forwarded or address)
 

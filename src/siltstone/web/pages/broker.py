@@ -70,6 +70,7 @@ def _settings(
         key = find_broker_key(parameters.name)
         edited = next((row for row in rows if row.key is key), None)
     switch = next(row for row in rows if row.name == CLEANER_SWITCH)
+    # The value that a click on the switch sets.
     switched = "false" if (switch.pending or switch.value) == "true" else "true"
     shown = [
         row for row in rows if not parameters.changed or row.value != row.default or row.pending is not None

@@ -44,6 +44,7 @@ COMPACTING = (
 )
 DELETING = ("retention.ms", "retention.bytes")
 ROLLING = ("segment.bytes", "segment.ms")
+"""The settings that have fields of their own: of compaction, of retention, of segments."""
 
 
 class NewTopicForm(ConsoleForm):

@@ -195,7 +195,7 @@ def _outcomes(
 ) -> Response:
     """Carry out the action ``act`` (of a topic and its tag) on each topic; a refusal of one does not stop the
     others."""
-    tags = [*form.tag, *[""] * len(form.topic)]
+    tags = [*form.tag, *[""] * len(form.topic)]  # a request may have fewer tags than topics
     done = [
         _ticked_topic(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
         for topic, tag in zip(form.topic, tags, strict=False)
