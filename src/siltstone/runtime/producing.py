@@ -318,6 +318,8 @@ class Partitioner:
                     if picked >= 0:
                         continue
                     if left <= 0 or number not in here:
+                        # Another partition than before, if there is one; if its log is not open, another of
+                        # those whose logs are.
                         others = [candidate for candidate in here if candidate != number]
                         chosen, left = self._choose(others or here), STICKY_BYTES
                         if not is_served(chosen):

@@ -62,7 +62,7 @@ def without_retries(master: str | None) -> str:
     return re.sub(r"^local\[([^,\]]+),\d+\]$", r"local[\1]", master or "")
 
 
-def refuse_required(settings: Mapping[str, str]) -> None:
+def refuse_changed_required(settings: Mapping[str, str]) -> None:
     """Raises EngineError if a user's setting is another one than Siltstone requires."""
     for name, value in settings.items():
         if REQUIRED.get(name, value) != value:
