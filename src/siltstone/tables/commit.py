@@ -339,7 +339,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
     entry of this write, or of the earlier one that it repeats. Raises SiltstoneError, OSError: the logs are
     then as before, or the next write completes this one.
     """
-    staged_outputs = sorted((file for file in staged if file.record_count), key=lambda file: file.task)
+    staged_outputs = sorted(
+        (output for output in staged if output.record_count), key=lambda output: output.task
+    )
     writes = _complete_interrupted(manager, root)
     committed = find_write(writes, write.write_id, write.epoch)
     if committed is None:
@@ -385,7 +387,7 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
 
 def _with_stems(write: Write, change: Callable[[str], str]) -> Write:
     """The write with other paths of its staged files."""
-    return replace(write, staged=tuple(replace(file, stem=change(file.stem)) for file in write.staged))
+    return replace(write, staged=tuple(replace(output, stem=change(output.stem)) for output in write.staged))
 
 
 def _stem_in_directory(root: Path, stem: str) -> str:
@@ -409,9 +411,9 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
 
     Raises SiltstoneError for a missing log or staged file."""
     counts: dict[TopicPartition, int] = {}
-    for file in staged:
-        for topic, partition, _, _, count in file.manifest().tolist():
-            topic_partition = TopicPartition(file.topics[topic], partition)
+    for output in staged:
+        for topic, partition, _, _, count in output.manifest().tolist():
+            topic_partition = TopicPartition(output.topics[topic], partition)
             counts[topic_partition] = counts.get(topic_partition, 0) + count
     ends = {
         topic_partition: manager.get(topic_partition).log_end_offset for topic_partition in sorted(counts)
@@ -576,7 +578,7 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
 
 def staging_folders(staged: Iterable[StagedOutput]) -> set[Path]:
     """The staging folders of these files."""
-    return {Path(file.stem).parent for file in staged if file.stem}
+    return {Path(output.stem).parent for output in staged if output.stem}
 
 
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
@@ -591,10 +593,10 @@ def discard_aborted(root: Path, folders: Iterable[Path]) -> None:
 
     Raises CorruptFileError if the list of writes is damaged, OSError."""
     needed = {
-        Path(_stem_in_directory(root, file.stem)).parent
+        Path(_stem_in_directory(root, output.stem)).parent
         for write in load_writes(root)
         if not write.is_done
-        for file in write.staged
+        for output in write.staged
     }
     for folder in folders:
         if Path(*folder.parts[-3:]) not in needed:  # PARTITION/.siltstone-writes/WRITE

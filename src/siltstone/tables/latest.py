@@ -132,8 +132,8 @@ def collect_entries(
         file_splits, lambda file_split: file_split.topic_partition
     ):
         file_splits_of_log = list(group)
-        log = bisect_left(key_plan.logs, topic_partition)
-        first, end = key_plan.first_buckets[log : log + 2]
+        log_number = bisect_left(key_plan.logs, topic_partition)
+        first, end = key_plan.first_buckets[log_number : log_number + 2]
         capacity = sum(file_split.size for file_split in file_splits_of_log) // ENTRY_BYTES
         collector = KeyCollector(
             hash_key=key_plan.hash_key,
@@ -157,8 +157,8 @@ def collect_entries(
 
 def merge_entries(key_plan: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int64:
     """The last offset of each key of a bucket, in no order."""
-    log = key_plan.log_of(bucket)
-    first, end = key_plan.first_buckets[log : log + 2]
+    log_number = key_plan.log_of(bucket)
+    first, end = key_plan.first_buckets[log_number : log_number + 2]
     return merge_bucket(blobs, bucket - first, end - first).offsets
 
 
@@ -252,7 +252,7 @@ def find_last_offsets(
             for blob in collect_entries(key_plan, [file_split], options):
                 entries.add(blob)
 
-        list(pool.map(collect, key_plan.file_splits))
+        list(pool.map(collect, key_plan.file_splits))  # waits for all, and raises the first error
         merged = pool.map(
             lambda bucket: merge_entries(key_plan, bucket, entries.take(bucket)), range(key_plan.buckets)
         )

@@ -347,6 +347,7 @@ def open_file_splits(file_split: FileSplit, options: ReadOptions) -> Iterator[tu
 
 
 def _open_if_same(file_split: FileSplit) -> files.Reader | None:
+    """The file split's open file; None if the segment has another file now, or none."""
     try:
         reader = files.Reader(Path(file_split.directory) / segment_file(file_split.base_offset, "log"))
     except FileNotFoundError:
@@ -468,15 +469,16 @@ def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
         BATCH_COLUMN: {
             "file": bad.source.path,
             "position": bad.position,
-            "size": min(bad.size, (1 << 31) - 1),
+            "size": min(bad.size, (1 << 31) - 1),  # the field is an int32
             "crcValid": False,
         },
     }
     arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in out_schema}
     if BATCH_COLUMN in arrays and len(bad.header):
         is_valid = np.array([bad.reason != BAD_CHECKSUM])
-        first = bad.header["base_offset"].astype(np.int64)
-        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, np.zeros(1, np.int32), first)
+        base_offset = bad.header["base_offset"].astype(np.int64)
+        row_of_batch = np.zeros(1, np.int32)
+        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, row_of_batch, base_offset)
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=out_schema)
 
 
@@ -506,7 +508,7 @@ def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: 
                         bad_checksum_at = part.position
                     yield part
                 position = window.origin + int(window.batches["position"][-1] + window.batches["size"][-1])
-                if window_size < _SEARCH_BYTES:
+                if window_size < _SEARCH_BYTES:  # after damage: go on with windows of twice the size
                     window_size *= 2
                     break
             else:

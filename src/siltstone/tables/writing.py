@@ -198,7 +198,7 @@ def plan_write(
     )
     refuse_unsafe_files(directory.partitions[first])
     write_id = options.write_id or secrets.token_hex(16)
-    earlier_write = None if is_streaming else find_write(load_writes(directory.path), write_id, 0)
+    earlier_write = None if is_streaming else find_write(load_writes(directory.path), write_id, epoch=0)
     return WritePlan(
         log_directory=str(directory.path),
         only_partition=only_partition,
@@ -439,7 +439,7 @@ def header_spans_of(array: pa.Array) -> Spans:
     children = dict(zip((field.name for field in pair), pairs.flatten(), strict=True))
     keys, values = spans_of(children["key"]), spans_of(children["value"])
     bytes_max = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
-    bytes_max += _VARINT_BYTES_MAX * (2 * len(pairs) + len(array))
+    bytes_max += _VARINT_BYTES_MAX * (2 * len(pairs) + len(array))  # two sizes a header, a count a record
     out = np.empty(int(bytes_max) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
     encoded = Spans(data=out, start=start, size=size)

@@ -98,16 +98,20 @@ def _token_digest(secret: str, place: str) -> str:
 class Users:
     """The users of a file: passwords and tokens.
 
-    ``_right``: the roles of users whose password was correct, by a hash of name and password with ``_key``,
-    which ``_lock`` guards. ``_decoy``: the hash that is compared for a user who does not exist, so that the
-    time of the response does not tell whether a user exists.
+    ``_remembered``: the roles of users whose password was correct, by a hash of name and password with
+    ``_key``, which ``_lock`` guards. ``_decoy``: the hash that is compared for a user who does not exist, so
+    that the time of the response does not tell whether a user exists.
     """
 
     def __init__(self, text: str, source: str) -> None:
         """Parse the file. Raises UsageError."""
         self._entries: dict[str, _Entry] = {}
         self._tokens: dict[str, tuple[str, Role]] = {}
-        self._key, self._right, self._lock = secrets.token_bytes(32), dict[bytes, Role](), threading.Lock()
+        self._key, self._remembered, self._lock = (
+            secrets.token_bytes(32),
+            dict[bytes, Role](),
+            threading.Lock(),
+        )
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 self._add(line.strip(), f"{source}:{number}")
@@ -124,14 +128,14 @@ class Users:
             self._tokens[_token_digest(secret, place)] = name, role
             return
         try:
-            self._parts(secret)
+            self._hash_parts(secret)
         except ValueError:
             advice = "siltstone serve --hash-password prints one"
             raise UsageError("the password's hash is damaged", path=place, advice=advice) from None
         self._entries[name] = _Entry(role=role, secret=secret)
 
     @staticmethod
-    def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
+    def _hash_parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
         """(N, r, p, salt, hash) of a password's hash as in the file. Raises ValueError."""
         _, n, r, p, salt, digest = secret.split("$")
         cost, block, parallel = int(n), int(r), int(p)
@@ -151,23 +155,23 @@ class Users:
     def remembers(self, name: str, password: str) -> bool:
         """Was this password found right, so that ``with_password`` hashes nothing?"""
         with self._lock:
-            return self._keyed(name, password) in self._right
+            return self._keyed(name, password) in self._remembered
 
     def with_password(self, name: str, password: str) -> Role:
         """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
         keyed = self._keyed(name, password)
         with self._lock:
-            if keyed in self._right:
-                return self._right[keyed]
+            if keyed in self._remembered:
+                return self._remembered[keyed]
         entry = self._entries.get(name)
-        n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
+        n, r, p, salt, digest = self._hash_parts(self._decoy if entry is None else entry.secret)
         is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
         if entry is None or not is_right:
             return Role.NONE
         with self._lock:
-            if len(self._right) >= REMEMBERED_MAX:
-                self._right.clear()
-            self._right[keyed] = entry.role
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[keyed] = entry.role
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:

@@ -22,12 +22,14 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def _number(value: object) -> object:
+    """The value, which pydantic parses next. Raises ValueError for a text that is no whole number."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("it is a whole number, in digits")
     return value
 
 
 def _truth(value: object) -> object:
+    """The value, a text as a bool. Raises ValueError for a text that is neither true nor false."""
     if not isinstance(value, str):
         return value
     if value.lower() not in _TRUTHS:
@@ -78,7 +80,7 @@ class ConsoleForm(BaseModel):
 
 
 class TopicParameters(BaseModel):
-    """Which topics of the list, in which order."""
+    """Which topics of the list, in which order; see ``commands.catalogue.TopicQuery``."""
 
     sort: str = "name"
     descending: BoolText = False

@@ -31,6 +31,7 @@ from siltstone.web.site import build_site
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
 SHUTDOWN_SECONDS = 5
+"""How long the requests that run when the server is stopped may take to end."""
 SWITCH_SECONDS = 0.00005
 """After so long a thread that computes in Python gives Python's global lock (the GIL) to one that waits."""
 KEEP_ALIVE_SECONDS = 30

@@ -54,6 +54,7 @@ except ImportError as error:
     ) from error
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(LogProgress))
+"""A number in a Delta table for each of these: see the module's drawing."""
 _COMMITS_SEARCHED = 100
 """How many commits, from the newest back, are searched for a RESTORE since the last export."""
 _PARTITION_COLUMNS = ["partition", BUCKET_COLUMN]

@@ -81,7 +81,9 @@ _METADATA, _HINT = "metadata", "version-hint.text"
 _VERSION = re.compile(r"v(\d{1,9})\.metadata\.json", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _TOPIC, _BUCKETS, _EXPORTED = "siltstone.topic", "siltstone.buckets", "siltstone.exported"
+"""Two properties of the table; and the property of a snapshot with the progress of the logs."""
 _NO_BOUNDS = MetricsMode(MetricModeTypes.NONE)
+"""For a column whose smallest and largest value go into no manifest."""
 _FIELD_ID = "PARQUET:field_id"
 _SMALL_TYPES = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 

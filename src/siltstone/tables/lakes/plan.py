@@ -239,6 +239,7 @@ def _shape(
 
 
 def _bytes_of(log: ReadOnlyLog) -> int:
+    """The bytes of a log's segments."""
     return sum(map(log.view.size_of, range(len(log.view.segments))))
 
 
@@ -361,8 +362,8 @@ def _options_of(
     return dataclasses.replace(
         options,
         selection=PartitionSelection(assign=tuple(ranges)),
-        starting=OffsetLimit(by_partition={at: start for at, (start, _) in ranges.items()}),
-        ending=OffsetLimit(by_partition={at: end for at, (_, end) in ranges.items()}),
+        starting=OffsetLimit(by_partition={partition: start for partition, (start, _) in ranges.items()}),
+        ending=OffsetLimit(by_partition={partition: end for partition, (_, end) in ranges.items()}),
         keep_tombstones=is_latest,
         row_filter=ALL_ROWS,
         decoders={} if is_latest else options.decoders,
@@ -371,7 +372,8 @@ def _options_of(
 
 
 def _raw_columns(options: ReadOptions) -> tuple[str, ...]:
-    """The columns with the value, which says whether a record is a tombstone."""
+    """The columns that are read from the log: those of the table, and the value, which says whether a record
+    is a tombstone. (``headers`` is left out where the option ``include_headers`` adds it anyway.)"""
     names = [name for name in raw_schema(options).names if name != "headers" or not options.include_headers]
     return tuple(dict.fromkeys([*names, "value"]))
 

@@ -46,7 +46,7 @@ NAVIGATION = (
     ("api", "API", "/ui/api"),
     ("help", "Help", "/ui/help"),
 )
-
+"""The pages in the head of each page: name, title, path."""
 
 _TIME = Markup("<time>{}</time>")
 

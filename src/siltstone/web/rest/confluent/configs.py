@@ -71,7 +71,7 @@ class Alterations(Body):
     data: list[Alteration]
     validate_only: Flag = False
 
-    def parts(self) -> tuple[dict[str, str], list[str]]:
+    def set_and_removed(self) -> tuple[dict[str, str], list[str]]:
         """(what is set, what is removed). Raises HTTPException for a SET without a value, and, as Kafka does,
         for a setting that is there twice."""
         names, set_to, removed = set[str](), dict[str, str](), list[str]()
@@ -169,7 +169,7 @@ def alter_topic_configs(
     cluster: NamedCluster, by: CurrentActor, topic_name: str, new: Alterations, if_match: IfMatch = None
 ) -> None:
     """Set and remove settings of a topic, all or none."""
-    set_to, to_remove = new.parts()
+    set_to, to_remove = new.set_and_removed()
     _alter_topic(
         cluster, by, topic_name, set_to, to_remove, if_match=if_match, validate_only=new.validate_only
     )
@@ -267,7 +267,9 @@ def alter_broker_configs(
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
     refuse_other_broker(cluster, broker_id)
-    return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
+    return _alter_broker(
+        cluster, by, *new.set_and_removed(), if_match=if_match, validate_only=new.validate_only
+    )
 
 
 @router.get(f"{BROKER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
@@ -316,7 +318,9 @@ def alter_cluster_configs(
     cluster: NamedCluster, by: CurrentActor, new: Alterations, if_match: IfMatch = None
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
-    return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
+    return _alter_broker(
+        cluster, by, *new.set_and_removed(), if_match=if_match, validate_only=new.validate_only
+    )
 
 
 @router.get(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
