@@ -344,6 +344,7 @@ def _log_beginning(candidate: Candidate) -> None:
 # large log is cleaned alone. Logs whose cleaning has failed come last and alone: they delay no other log.
 
 MAX_LOGS_PER_ROUND = 1000
+"""The most logs that are cleaned together."""
 
 
 def choose_logs(
@@ -445,6 +446,7 @@ class LogCleaner(LogService[Engine]):
         return True
 
     def _begin_threads(self) -> None:
+        """Start the threads that should run and do not, and wake those that sleep: surplus ones then end."""
         with self._condition:
             for number in range(self._wanted_threads):
                 thread = self._threads.get(number)

@@ -295,6 +295,8 @@ class LogManager(Closing):
         return cls(directories, **options)
 
     def _load(self) -> None:
+        """The steps of a start from ``Topics.load`` on (see the module), with all directories at the same
+        time."""
         self.topics.load()
 
         def load(served: ServedDirectory) -> None:

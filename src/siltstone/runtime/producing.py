@@ -98,6 +98,7 @@ def header_pairs(headers: Headers) -> Iterable[Header]:
 
 
 def _checked_pairs(headers: Headers) -> Iterable[Header]:
+    """``header_pairs`` of headers that have the right form. Raises UsageError."""
     pairs: Iterable[Any] = header_pairs(headers)
     # Headers are read several times; an iterator would have none the second time.
     if isinstance(pairs, (str, bytes, Iterator)) or not (
@@ -462,6 +463,7 @@ class RecordProducer:
     def _append(
         self, log: PartitionLog, records: Sequence[NewRecord], *, sync: bool
     ) -> Iterator[RecordMetadata]:
+        """Append records to one log, in as few batches as possible; yields the place of each."""
         for batch in batches_for(log.config, records):
             now_ms = self._logs.clock.now_ms()
             appended = log.append(batch_of(batch, log.config.compression_type, now_ms), sync=sync)

@@ -99,7 +99,7 @@ def export_lake_on(spark: SparkSession, table: LakeTable, lake_plan: LakePlan) -
     lakes.begin(lake_plan)
     try:
         _refuse_connect(spark)
-        rows = [] if lake_plan.options is None else _run(spark, lake_plan)
+        rows = [] if lake_plan.options is None else _run_job(spark, lake_plan)
         written: list[ExportedFile] | list[WrittenBucket]
         if lake_plan.shape.buckets:
             written = [report_of(row, WrittenBucket) for row in rows]
@@ -111,7 +111,8 @@ def export_lake_on(spark: SparkSession, table: LakeTable, lake_plan: LakePlan) -
     return lakes.finish(table, lake_plan, written)
 
 
-def _run(spark: SparkSession, lake_plan: LakePlan) -> list[Row]:
+def _run_job(spark: SparkSession, lake_plan: LakePlan) -> list[Row]:
+    """Plan and run the job of an export that has new records; returns the reports on its files or buckets."""
     assert lake_plan.options is not None
     frame, splits_of = planned(spark, lake_plan.options)
     folders = [] if files.is_object(lake_plan.root) else [Path(lake_plan.root) / DATA]

@@ -62,7 +62,7 @@ Shared = Sequence[SharedFolder]
 def check_and_run(
     shared: Shared, function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
-    """Call a task's function after its executor was found to share the folders. Raises
+    """Check that the executor shares the folders, then call the task's function. Raises
     UnsharedFolderError."""
     for folder in shared:
         folder.check()

@@ -167,14 +167,14 @@ class _Start:
         """The builder with the user's settings, and those of Siltstone that are not ``present``."""
         assert self.master is not None
         if is_local(self.master):
-            ours = {
+            own_settings = {
                 name: value
                 for name, value in self._local_settings(self.master).items()
                 if name not in present
             }
         else:
-            ours = cluster_settings(self.spill_folder, shipping.DAEMON, present)
-        for name, value in {**ours, **REQUIRED, **self.chosen}.items():
+            own_settings = cluster_settings(self.spill_folder, shipping.DAEMON, present)
+        for name, value in {**own_settings, **REQUIRED, **self.chosen}.items():
             builder = builder.config(name, value)
         _name_python(present)
         return builder

@@ -33,6 +33,7 @@ PYTHON_SETTING = "spark.pyspark.python"
 DAEMON_SETTING = "spark.python.daemon.module"
 """Spark's undocumented setting for the module that forks Python workers."""
 DRIVER_MEMORY = "2g"
+"""The heap of the driver's Java, which on a local master also runs the tasks' side in Java."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves rows from task to task. Its optimising compiler (C2) takes far more time from the tasks
 than it saves. Every blob would be a humongous object for its default garbage collector (G1)."""

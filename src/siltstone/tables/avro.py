@@ -97,6 +97,8 @@ class Avro:
 
 
 def _decode(writers: Mapping[int, Any], reader: Any, value: bytes) -> object:
+    """One value, read by the schema of its id in ``writers`` and resolved to the schema ``reader``. Raises
+    ValueError, and what fastavro raises."""
     if len(value) < _HEADER.size or value[0] != 0:
         raise ValueError("it does not begin with Confluent's header: a 0 and the schema's id in 4 bytes")
     _, number = _HEADER.unpack_from(value)
@@ -160,6 +162,7 @@ class _Types:
         return self._of(self._schema, "")
 
     def _of(self, schema: Any, namespace: str) -> pa.DataType:
+        """The type of a schema or of a part of it, at most ``_DEPTH_MAX`` levels deep. Raises UsageError."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise self._refused(f"is nested more than {_DEPTH_MAX} levels deep")

@@ -130,6 +130,7 @@ class ColumnDecoding:
         return pa.concat_arrays(arrays)
 
     def _raise_unless_null(self, error: Exception, offset: int, topic_partition: TopicPartition) -> None:
+        """Raises UndecodableValueError, unless undecodable values are read as null."""
         if self._on_error == NULL:
             return
         cause = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -271,6 +272,8 @@ def _type_of(value: object, path: str = "$", level: int = 0) -> pa.DataType:
 
 
 def _common_type(one: pa.DataType | None, other: pa.DataType, path: str) -> pa.DataType:
+    """The type that fits values of both types. ``path``: where in the JSON they are, for the error. Raises
+    UsageError if no type fits both."""
     if one is None or pa.types.is_null(one) or one == other:
         return other
     if pa.types.is_null(other):

@@ -4,7 +4,7 @@
 
     .NAME.siltstone-export-RANDOM/        staging, beside the target
         part-00000-ATTEMPT.parquet        one for each split, written and synced by the task that reads it
-        _SUCCESS                          made by the driver, after all files were found as reported
+        _SUCCESS                          made by the driver, if all files are as they were reported
     ─ rename ─► NAME/
 
     in a store, which has no rename:
@@ -317,6 +317,7 @@ def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
 
 
 def _leaf_paths(path: str, column_type: pa.DataType) -> Iterator[str]:
+    """The paths of the columns that Parquet stores for a column: one for each primitive type in its type."""
     if pa.types.is_struct(column_type):
         for field in column_type:
             yield from _leaf_paths(f"{path}.{field.name}", field.type)

@@ -121,6 +121,7 @@ def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
 def _rows(
     path: str, topic_partition: TopicPartition | None, columns: list[str], options: ReadOptions
 ) -> Iterator[Row]:
+    """The rows of one file. Damage is a row with ``badBatches=quarantine``, else raised: CorruptFileError."""
     for row in dump_file(identify(path), DumpOptions()):
         if isinstance(row, CorruptFileError):
             if not options.quarantine_bad_batches:

@@ -178,6 +178,8 @@ class MicroBatchStream:
         return split_ranges(ranges, self._options)
 
     def _report_losses(self, offsets: Offsets, ends: Offsets) -> None:
+        """Report partitions that are missing among the logs' ``ends``, or end below the stream's
+        ``offsets``."""
         for topic_partition, offset in offsets.items():
             if topic_partition not in ends:
                 self._report_loss(

@@ -508,7 +508,7 @@ def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: 
                         bad_checksum_at = part.position
                     yield part
                 position = window.origin + int(window.batches["position"][-1] + window.batches["size"][-1])
-                if window_size < _SEARCH_BYTES:  # after damage: go on with windows of twice the size
+                if window_size < _SEARCH_BYTES:  # after damage: continue with windows of twice the size
                     window_size *= 2
                     break
             else:
@@ -652,7 +652,8 @@ class BatchSearch:
         return self._end
 
     def result(self, start: int, end: int) -> str:
-        """What the last search found out about bytes ``[start, end)``."""
+        """The outcome of the last search, for the reason of a bad row: bytes ``[start, end)`` hold no batch,
+        or may hold one."""
         if not self.unchecked:
             return f"bytes {start} to {end} hold no batch"
         return (

@@ -167,6 +167,8 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
 
 
 def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
+    """Raises UsageError if a limit by partition does not name exactly the partitions of ``logs``. ``name``:
+    the option's."""
     if limit is None or limit.every_partition is not None or set(limit.by_partition) == set(logs):
         return
     missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
@@ -183,6 +185,7 @@ def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) 
 
 
 def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
+    """The first offset to read of a log. Raises UsageError, OffsetOutOfRangeError."""
     starting = options.starting or OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
     start = _offset_of_limit(log, starting, options)
     if start is not None:
@@ -459,7 +462,7 @@ def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: in
     Where a cut meets a damaged batch, both sides keep all bytes, since the task that reads the batch reports
     the damage. There the next part has twice as many offsets: without the positions of batches nothing shows
     how long a gap is, and the number of cuts must not grow with it. A batch is cut into no more parts than it
-    has bytes, whatever its header claims (up to 2³¹ offsets): after so many, the rest of it is one part.
+    has bytes, whatever its header claims (up to 2³¹ offsets): after that many, the rest of it is one part.
     """
     step, cuts_in_batch = offsets_max, 0
     while (span := file_split.end - file_split.start) > step:

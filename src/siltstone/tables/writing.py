@@ -340,6 +340,8 @@ class _TaskBatches:
             self.finish()
 
     def _append(self, topic: int, partition: int, batch: Bytes, record_count: int) -> None:
+        """Pass a batch to the writer. Raises MessageTooLargeError for a batch of one record: those of several
+        have at most ``records_bytes_max`` bytes, and so are within the limit."""
         target = self._plan.topics[topic]
         if len(batch) > target.batch_bytes_max:
             raise MessageTooLargeError(
@@ -522,6 +524,8 @@ def select_rows(spans: Spans, rows: Int64) -> Spans:
 
 
 def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
+    """The times of ``count`` records in ms; those of nulls, or without the column, are ``now_ms``. Raises
+    UsageError."""
     if column is None:
         return np.full(count, now_ms, np.int64)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
@@ -598,6 +602,7 @@ class BatchBuilder:
             first = max(end, first)
 
     def _encode(self, rows: Rows, chosen: Int64, size_max: int) -> None:
+        """Add rows to the batch that is not full yet. ``size_max``: an upper bound of their encoded bytes."""
         if self.pending_bytes + size_max > len(self._buffer):
             larger = np.empty(
                 max(self.pending_bytes + size_max, 2 * len(self._buffer), _BUFFER_BYTES_MIN), np.uint8

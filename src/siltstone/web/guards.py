@@ -213,7 +213,7 @@ class Guards:
 
 
 def _route_of(scope: Scope) -> str:
-    """The path of the route with its parameters' names, "other" if none was found."""
+    """The path of the route with its parameters' names, "other" if no route has matched."""
     context = scope.get("fastapi", {}).get("effective_route_context")
     return getattr(context or scope.get("route"), "path", None) or "other"
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import UsageError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
+"""The cost of new hashes: 16 MiB of memory, about 50 ms."""
 SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
 """The most memory that one password may take, and the size of a hash."""
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -118,6 +119,7 @@ class Users:
         self._decoy = scrypt_hash(secrets.token_hex(8))
 
     def _add(self, line: str, place: str) -> None:
+        """Add the user of a line. ``place``: file and line number, for errors. Raises UsageError."""
         name, _, rest = line.partition(":")
         role_text, _, secret = rest.partition(":")
         role, kind = Role.of(role_text, place), secret.partition("$")[0]
@@ -153,7 +155,7 @@ class Users:
         return hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
 
     def remembers(self, name: str, password: str) -> bool:
-        """Was this password found right, so that ``with_password`` hashes nothing?"""
+        """Is this password remembered as correct, so that ``with_password`` hashes nothing?"""
         with self._lock:
             return self._keyed(name, password) in self._remembered
 
@@ -217,6 +219,7 @@ class Identity:
         return (login[0] if login and role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
+        """The user whom a trusted proxy names; without one, a user of the role NONE."""
         anonymous = User(name="-", role=Role.NONE, address=address)
         name = headers.get("x-forwarded-user", "").strip()
         if not name or not self.is_trusted(address):

@@ -52,7 +52,7 @@ def isolation_of(*, committed: bool) -> str:
 
 
 def is_whole_number(text: str, digits_max: int = 9) -> bool:
-    """Is the text of a field a whole number from 0 on, in ASCII digits and at most so many?"""
+    """Is the text of a field a whole number from 0 on, in at most ``digits_max`` ASCII digits?"""
     return text.isascii() and text.isdigit() and len(text) <= digits_max
 
 
@@ -162,8 +162,8 @@ class RecordParameters(_ChosenRecords):
 
 
 class StreamParameters(_ChosenRecords):
-    """A stream of records, in the order of the log. ``cursor``: the ``id`` to go on after; ``wait``: for new
-    records."""
+    """A stream of records, in the order of the log. ``cursor``: the ``id`` after which it continues;
+    ``wait``: for new records."""
 
     model_config = ConfigDict(extra="forbid")
     wait: BoolText = True

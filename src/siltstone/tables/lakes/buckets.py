@@ -132,6 +132,7 @@ def new_rows(plan: LakePlan, splits: Iterable[TaskSplit]) -> Iterator[tuple[int,
 
 
 def _by_bucket(plan: LakePlan, batches: list[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(target, rows of that bucket), ascending; the rows of a bucket keep their order."""
     if not batches:
         return
     numbers = [

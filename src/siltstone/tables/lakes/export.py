@@ -119,6 +119,7 @@ def _data_file(file: ExportedFile, bucket: WrittenBucket | None = None) -> DataF
 
 
 def _check_files(lake_plan: LakePlan, added: Sequence[DataFile]) -> None:
+    """Raises EngineError if a file is not as it was reported."""
     present = files.list_files(Path(lake_plan.root) / DATA) if added else {}
     for file in added:
         name = Path(file.path).name
@@ -163,12 +164,14 @@ def export_in_process(table: LakeTable, lake_plan: LakePlan) -> Export:
 
 
 def _append(lake_plan: LakePlan, splits: Sequence[TaskSplit]) -> list[ExportedFile]:
+    """``view=log``: write a file for each split, in threads."""
     tasks = enumerate(splits)
     written = in_threads(lambda task: append_split(lake_plan, *task), list(tasks))
     return [file for file in written if file is not None]
 
 
 def _merge(lake_plan: LakePlan, splits: Sequence[TaskSplit]) -> list[WrittenBucket]:
+    """``view=latest``: distribute the new rows to their buckets, then merge the buckets, both in threads."""
     with contextlib.closing(Spill()) as spill:
 
         def extract(split: TaskSplit) -> None:

@@ -130,6 +130,8 @@ class IcebergLake:
         return {number: known[number] for number in partitions if number in known}
 
     def _all_progress(self) -> dict[int, LogProgress]:
+        """The progress of all logs in the table: from the newest snapshot that an export made, among the
+        current one and its ancestors. Raises UsageError, CorruptFileError."""
         current = None if self._metadata is None else self._metadata.current_snapshot()
         if current is None or self._metadata is None:
             return {}
@@ -274,6 +276,8 @@ def _read_metadata(path: Path) -> TableMetadata:
 
 
 def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
+    """The metadata of a table that its first commit makes, partitioned by partition and key bucket if it has
+    buckets."""
     schema = _iceberg_schema(shape.columns)
     spec = PartitionSpec()
     if shape.buckets:
@@ -341,6 +345,7 @@ def _data_file(file: IcebergFile) -> DataFile:
 
 
 def _iceberg_file(root: Path, metadata: TableMetadata, shape: TableShape, file: DataFile) -> IcebergFile:
+    """The entry of a new file in a manifest, with the statistics of the file's footer."""
     path, schema = root / file.path, metadata.schema()
     footer = read_footer(path, file.size)
     ids = parquet_path_to_id_mapping(schema)

@@ -52,7 +52,7 @@ def records(
     topic: str,
     parameters: Annotated[RecordForm, Query()],
 ) -> Response:
-    """Records: the last ones, those from an offset on, or those that are found."""
+    """Records: the last ones, those from an offset or a time on, or those that a search finds."""
     parameters, decoding = _with_decoding(request, parameters)
     page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
     has_too_many_keys, browsed = False, None
