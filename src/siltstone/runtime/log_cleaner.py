@@ -675,7 +675,8 @@ class LogCleaner(LogService[Engine]):
         began_ms: int,
         force: bool,
     ) -> list[LogResult]:
-        """Clean claimed logs, and return their results. An error that concerns one log is in its result."""
+        """Clean claimed logs, and return their results. An error that concerns one log is in its result.
+        ``force``: whatever the dirty ratio."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         destination = IntoOpenLogs(run, claimed_logs, self._manager.upkeep)

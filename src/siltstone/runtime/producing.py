@@ -146,6 +146,7 @@ def append(
     shape: NewBatchHeader = PLAIN,
 ) -> AppendResult:
     """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
+    ``sync``: return only when they are durable.
 
     ``shape``: header fields of the batch, such as the id, epoch and sequence of an idempotent or
     transactional producer. Raises LogError, and UsageError when there are no records.
@@ -425,7 +426,8 @@ class RecordProducer:
         """Append records, in their order within each partition; returns the place of each record. Keys and
         values are bytes: only ``send`` calls the serializers.
 
-        Each partition gets as few batches as ``max.message.bytes`` allows. Records that were appended before
+        Each partition gets as few batches as ``max.message.bytes`` allows. ``sync``: return only when all are
+        durable. Records that were appended before
         an error stay. Raises UsageError, UnknownTopicError, LogError.
         """
         rows, numbers = checked_records(records), self._logs.partitions_of(topic)

@@ -281,7 +281,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def dynamic_source(*, of_all: bool) -> ConfigSource:
-    """The layer of the dynamic settings of one broker, or of all of a cluster."""
+    """The layer of the dynamic settings of one broker, or, ``of_all``, of all brokers of a cluster."""
     if of_all:
         return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return ConfigSource.DYNAMIC_BROKER_CONFIG

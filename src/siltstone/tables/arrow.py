@@ -304,7 +304,8 @@ def schema(
     include_batch_metadata: bool = False,
     quarantine_bad_batches: bool = False,
 ) -> pa.Schema:
-    """The schema of these columns, in this order; by default all but ``headers``, ``batch`` and ``badBatch``.
+    """The schema of these columns, in this order; by default all but ``headers``, ``batch`` and ``badBatch``,
+    which the three flags add.
 
     Raises UsageError for a name that is unknown or repeated."""
     names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)

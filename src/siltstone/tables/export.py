@@ -179,7 +179,8 @@ def _occupied_error(target: Path) -> UsageError:
 
 
 def _refuse_existing(target: Path, overwrites: bool) -> None:
-    """Only a whole export is replaced: whatever else has that name would be lost."""
+    """Raises UsageError, unless the target is a whole export and this one ``overwrites`` it: anything else of
+    that name would be lost."""
     if not overwrites:
         advice = "pass another directory, or mode='overwrite' to replace an export"
         raise UsageError("the target exists already", path=target, advice=advice)
@@ -393,8 +394,9 @@ def _publish_in_store(export_plan: ExportPlan, written: Sequence[ExportedFile]) 
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
-    """Rename the files to the target, durably. An error or Ctrl-C in between puts an earlier export back; if
-    the process is killed there, the next export does (``_put_back_replaced``)."""
+    """Rename the files to the target, durably. ``overwrites``: in place of an earlier export. An error or
+    Ctrl-C in between puts an earlier export back; if the process is killed there, the next export does
+    (``_put_back_replaced``)."""
     old = staging.with_name(f"{staging.name}{_REPLACED}")
     try:
         if _is_taken(target):

@@ -163,8 +163,8 @@ def merge_entries(key_plan: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int
 
 
 def splits_by_log(splits: Iterable[TaskSplit]) -> dict[TopicPartition, list[tuple[int, OffsetRange]]]:
-    """By log, the numbers of the splits that read it, and the offsets from their first file split of it to
-    their last."""
+    """By log, (number, offset range) of each split that reads it: from the split's first file split of the
+    log to its last."""
     by_log: dict[TopicPartition, list[tuple[int, OffsetRange]]] = {}
     for number, split in enumerate(splits):
         for topic_partition, group in itertools.groupby(

@@ -164,6 +164,7 @@ def _without_header(value: bytes) -> memoryview:
 
 
 def _varint(value: bytes, position: int) -> tuple[int, int]:
+    """(The number at ``position``, the position after it). Raises ValueError."""
     number = 0
     for shift in range(0, 35, 7):
         if position >= len(value):

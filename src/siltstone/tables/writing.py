@@ -212,7 +212,8 @@ def plan_write(
 
 
 def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
-    """Raises UsageError unless these columns can be written as records."""
+    """Raises UsageError unless these columns can be written as records. ``has_topic``: the options or the
+    path name the topic, so no column has to."""
     unknown = [name for name in names if name not in (*RECORD_COLUMNS, *IGNORED_COLUMNS)]
     if unknown:
         raise UsageError(

@@ -210,6 +210,7 @@ class Identity:
         return login is not None and not self.users.remembers(*login)
 
     def _by_authorization(self, header: str) -> tuple[str, Role]:
+        """(Name, role) by the header ``Authorization``; "-" and NONE if it proves no user."""
         assert self.users is not None
         scheme, _, token = header.partition(" ")
         if scheme.lower() == "bearer":

@@ -292,8 +292,8 @@ def _bounds(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, tuple[in
 
 
 def _iso_time(microseconds: int, *, up: bool) -> str | None:
-    """A time as Delta has it in statistics: rounded to milliseconds, so that the bound holds; None beyond the
-    years that it can have."""
+    """A time as Delta has it in statistics, in milliseconds: rounded ``up`` for an upper bound, down for a
+    lower one. None beyond the years that it can have."""
     time_ms = -(-microseconds // 1000) if up else microseconds // 1000
     if not 0 <= time_ms <= LATEST_MS:
         return None

@@ -310,6 +310,8 @@ def _rebuilt(field: pa.Field, rebuild: Callable[[pa.Field], pa.Field]) -> pa.Fie
 
 
 def _arrow_schema(schema: Schema, *, with_ids: bool = False) -> pa.Schema:
+    """Iceberg's schema as Arrow's, without large types. ``with_ids``: the fields' metadata has Iceberg's
+    ids."""
     large = schema_to_pyarrow(schema, include_field_ids=with_ids)
     small = [
         _rebuilt(field, lambda one: one.with_type(_SMALL_TYPES.get(one.type, one.type))) for field in large

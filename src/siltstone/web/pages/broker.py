@@ -64,6 +64,8 @@ def _settings(
     is_conflict: bool = False,
     wrong: str = "",
 ) -> Response:
+    """The page. ``problem``, ``wrong``: as for ``render_page``; ``is_conflict``: the problem is that another
+    user has changed the settings since the form was made."""
     rows, unreadable = broker_settings.broker_rows(served)
     edited = None
     if parameters.name:

@@ -96,7 +96,7 @@ def _text_of(data: bytes) -> str | None:
 def topic_setting(
     request: Request, served: Served, topic: str, name: str, value: str, *, default: bool
 ) -> Sequence[str]:
-    """A change of one setting of a topic."""
+    """A change of one setting of a topic: to ``value``, or with ``default`` the removal of its own value."""
     option = f"--delete-config={name}" if default else f"--add-config={name}={_bracketed(value)}"
     words = ("configs", "--alter", "--entity-type=topics", f"--entity-name={topic}", option)
     url = cluster_url(served, "topics", topic, "configs", name)

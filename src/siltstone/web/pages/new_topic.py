@@ -91,6 +91,7 @@ def _form_page(
     problem: str | None = None,
     is_checked: bool = False,
 ) -> Response:
+    """The page with the form. ``is_checked``: a check has found that the topic can be created."""
     broker = served.broker_settings()
     names = (*COMPACTING, *DELETING, *ROLLING)
     return page(

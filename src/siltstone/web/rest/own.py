@@ -128,7 +128,7 @@ def _setting(setting: Any) -> JsonObject:
 def segments(
     served: CurrentServed, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
 ) -> JsonObject:
-    """A page of the segments of a partition, its marks, and why it is not cleaned."""
+    """A page of the segments of a partition, the offsets that divide it, and why it is not cleaned."""
     segments = console.partition_segments(served, topic, partition)
     return {**segments.to_json(), **_page_of("segments", segments.segments, start, count)}
 

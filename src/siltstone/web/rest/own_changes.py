@@ -90,6 +90,8 @@ def _altered(
     if_match: str | None,
     validate_only: bool,
 ) -> JsonObject:
+    """Change the settings of one topic, or with ``validate_only`` only check them; the outcome, also a
+    refusal."""
     try:
         done = administration.alter_settings(
             *(served, by, change.topic, change.set, change.remove),

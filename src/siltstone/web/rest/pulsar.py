@@ -23,6 +23,7 @@ router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY]
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Bytes = Annotated[int, Body(le=(1 << 63) - 1), NUMBERS_ONLY]
+"""A body that is a number: of bytes."""
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:

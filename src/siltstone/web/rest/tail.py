@@ -55,8 +55,8 @@ def opened_stream(
     waits: bool = True,
     media_type: str = EVENT_STREAM,
 ) -> StreamingResponse:
-    """The response with a stream, which counts as open until its reader goes. Raises BusyError if too many
-    are."""
+    """The response with a stream, which counts as open until its reader goes. ``waits``: for new records;
+    otherwise it ends where there is no more. Raises BusyError if too many streams are open."""
     stopped = tails.claim()
     followed = follow_rendered(
         topic, query, text_of, position, waits=waits, stopped=stopped, executor=tails.executor
