@@ -226,21 +226,21 @@ def test_tasks_find_what_one_process_finds(seed: int, count: int, tasks: int, bu
 def in_tasks(options: ReadOptions, tasks: int, source: random.Random) -> list[pa.RecordBatch]:
     """The batches of all tasks; each stage gets its rows in an order of its own."""
     planned = plan_stages(options, parallelism=tasks)
-    keys = planned.keys
-    assert keys is not None
-    lists = np.array_split(np.arange(len(keys.file_splits)), tasks)
+    key_plan = planned.key_plan
+    assert key_plan is not None
+    lists = np.array_split(np.arange(len(key_plan.file_splits)), tasks)
     numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(tasks)]
-    entries = list(reading.extract_task(keys, [part.tolist() for part in lists], options, numbers))
+    entries = list(reading.extract_task(key_plan, [part.tolist() for part in lists], options, numbers))
     retained = [
         row
         for task in by_target(entries, tasks, source)
-        for row in reading.merge_task(keys, planned.splits, task)
+        for row in reading.merge_task(key_plan, planned.splits, task)
     ]
     return [
         found
         for task in by_target(retained, len(planned.splits), source)
         for found in reading.read_task(
-            functools.partial(reading.retained_splits, planned.splits, keys.logs), options, task
+            functools.partial(reading.retained_splits, planned.splits, key_plan.logs), options, task
         )
     ]
 

@@ -11,7 +11,7 @@ from siltstone.spark.settings import (
     is_local,
     is_this_machine,
     local_settings,
-    refuse_required,
+    refuse_changed_required,
     with_retries,
     without_retries,
 )
@@ -47,9 +47,9 @@ def test_a_clusters_java_options_are_not_mixed_with_ours(name: str) -> None:
 
 def test_what_is_required_cannot_be_another() -> None:
     name, value = next(iter(REQUIRED.items()))
-    refuse_required({name: value, "spark.executor.memory": "4g"})
+    refuse_changed_required({name: value, "spark.executor.memory": "4g"})
     with raises_error(EngineError, path="--spark-conf", about=f"{name}=10000", advice="leave"):
-        refuse_required({name: "10000"})
+        refuse_changed_required({name: "10000"})
 
 
 @pytest.mark.parametrize(

@@ -171,8 +171,8 @@ def test_dense_offsets_take_a_bit_each() -> None:
 def test_a_log_that_was_cleaned_before_its_keys_are_read_is_refused(root: Path) -> None:
     options = ReadOptions.of({"path": str(root), "view": "latest"})
     planned = plan_stages(options)
-    assert planned.keys is not None
+    assert planned.key_plan is not None
     path = root / "t-0" / f"{0:020}.log"
     os.utime(path, ns=(5, 5))
     with raises_error(SourceChangedError, path=root / "t-0", advice="run the query again"):
-        find_last_offsets(planned.keys, options)
+        find_last_offsets(planned.key_plan, options)

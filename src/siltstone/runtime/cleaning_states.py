@@ -192,6 +192,8 @@ class CleaningStates:
                 self._condition.wait()
 
     def _abort(self, topic_partition: TopicPartition, pauses: int) -> None:
+        """Abort the cleaning of a log, if there is one, and add ``pauses`` (0 or 1). Called under the
+        lock."""
         if self._states.get(topic_partition, NONE).phase is not Phase.IN_PROGRESS:
             self._add_pauses(topic_partition, pauses)
             return

@@ -221,7 +221,7 @@ class Attempt:
             self._before = read_status(log.directory, running=False)
             self.status = self._before.begun(now_ms)
             write_status(log.directory, self.status)
-            self._release = stack.pop_all()
+            self._release = stack.pop_all()  # of the lock and the claim: by ``withdraw`` or ``finish``
 
     def withdraw(self) -> None:
         """End the attempt before any work was done: the status is again the one before. Raises OSError."""

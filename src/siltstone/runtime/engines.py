@@ -180,6 +180,6 @@ class LogService(abc.ABC, Closing, Generic[EngineT]):
             self._states.abort_all()
             self._shared_engine.close()
         self._end_work()
-        self._shared_engine.close()
+        self._shared_engine.close()  # not before: work that is finished needs the engine
         if self in self._manager.services:
             self._manager.services.remove(self)

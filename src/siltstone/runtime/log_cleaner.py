@@ -166,6 +166,7 @@ def log_state(served: ServedDirectory, log: PartitionLog, config: Config, checkp
             cleaner={} if checkpoint is None else {log.topic_partition: checkpoint},
             recovery_point={},
             log_start={log.topic_partition: view.log_start_offset},
+            # Lower than the log's own, so that the planner cleans nothing that a crash could lose.
             high_watermark={log.topic_partition: durable_stable_offset(log, view)},
         ),
     )
@@ -202,6 +203,7 @@ class IntoOpenLogs(InPlace):
 
     @contextlib.contextmanager
     def _changing(self, state: LogState) -> Iterator[ClaimedLog]:
+        """The claimed log, to be changed within the block; raises CleaningAbortedError before it."""
         claimed = self._logs[state.topic_partition]
         with claimed.claim.uninterrupted():
             yield claimed
@@ -342,6 +344,7 @@ def _log_beginning(candidate: Candidate) -> None:
 # large log is cleaned alone. Logs whose cleaning has failed come last and alone: they delay no other log.
 
 MAX_LOGS_PER_ROUND = 1000
+"""The most logs that are cleaned together."""
 
 
 def choose_logs(
@@ -392,6 +395,7 @@ IO_PASSES = 3
 
 
 MAX_RESULTS = 1000
+"""How many results ``LogCleaner.cleanings`` keeps."""
 MAX_HORIZON_CHECKS_PER_ROUND = 64
 """Idle logs whose batch headers one round reads for delete horizons."""
 _logger = logging.getLogger("siltstone.cleaner")
@@ -403,6 +407,7 @@ class LogCleaner(LogService[Engine]):
     ``start`` starts the threads. ``clean_once`` does one round in the caller's thread, also without
     ``start``. ``_failures``: failed cleanings in a row, by log. ``_unreadable``: logs that the last round
     could not read, and the reason that was logged. ``_choosing``: held while logs are chosen and claimed.
+    ``_paused``: the logs that a user has paused; ``_pausing`` guards it.
     """
 
     def __init__(
@@ -441,6 +446,7 @@ class LogCleaner(LogService[Engine]):
         return True
 
     def _begin_threads(self) -> None:
+        """Start the threads that should run and do not, and wake those that sleep: surplus ones then end."""
         with self._condition:
             for number in range(self._wanted_threads):
                 thread = self._threads.get(number)
@@ -669,7 +675,8 @@ class LogCleaner(LogService[Engine]):
         began_ms: int,
         force: bool,
     ) -> list[LogResult]:
-        """Clean claimed logs, and return their results. An error that concerns one log is in its result."""
+        """Clean claimed logs, and return their results. An error that concerns one log is in its result.
+        ``force``: whatever the dirty ratio."""
         started = datetime.fromtimestamp(began_ms / 1000, UTC)
         run = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         destination = IntoOpenLogs(run, claimed_logs, self._manager.upkeep)
@@ -678,8 +685,8 @@ class LogCleaner(LogService[Engine]):
         for claimed in claimed_logs.values():
             _log_beginning(claimed)
         cleaner = Cleaner(lambda: engine.proxied, destination, self._limits)
-        # Results with one of these reasons are of logs that were planned, but not cleaned, because there was
-        # no engine.
+        # The reasons in results of logs that were planned, but not cleaned, because there was no engine; ""
+        # while the cleaner has not come to a log.
         reasons_without_cleaning = [""]
         try:
             config, tasks = self._manager.config, 1

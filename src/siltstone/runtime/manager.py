@@ -17,7 +17,7 @@ A start and an end, step by step::
     lock_all                        lock the directories; all are one broker's     lockLogDirs
     Topics.load                     read the registry and the broker's metadata
     remove_clean_shutdown_marker    from here on a crash needs recovery            loadLogs
-    Topics.exclude_partitions       those of deleted topics, those of other ids    loadLog (strays)
+    Topics.exclude_partitions       leave out those of deleted or other topics     loadLog (strays)
     _open_logs                      recover and open the partitions                loadLogs, loadLog
     drop_entries_of_missing…        checkpoints list only partitions that exist
     Topics.complete_start           create partitions that a crash left uncreated
@@ -175,9 +175,9 @@ def lock_all(
 def _complete_identity(locked: Sequence[ServedDirectory], node_id: int, random_bytes: RandomBytes) -> None:
     """Write ``meta.properties`` for directories without one, in the form of a KRaft broker's (version 1).
 
-    Cluster id and node id are those of the directories that have the file, else a new id and ``node_id`` (-1:
-    not set). Also takes the broker's metadata log out of the partitions: it is not served. Raises
-    DirectoryRefusedError if a directory belongs to another node, or its node id is no number.
+    Cluster id and node id are those of the directories that have the file, else a new id and ``node_id``, or
+    0 if that is not set (-1). Also takes the broker's metadata log out of the partitions: it is not served.
+    Raises DirectoryRefusedError if a directory belongs to another node, or its node id is no number.
     """
     cluster, node, missing = None, None, []
     for served in locked:
@@ -251,7 +251,7 @@ class LogManager(Closing):
     ``creation_or_deletion_lock`` (Kafka's name): held while partitions are created or deleted.
     ``cleaning_states``, ``compaction_states``: the states of each log's cleaning and side-by-side compaction.
     ``services``: the log cleaner and the compactions, which are closed before the logs. ``when_deleted``: is
-    called when a log was closed because its partition is deleted.
+    called with a partition that was deleted, after its directory was renamed.
     """
 
     def __init__(self, directories: Sequence[Path | str], **options: Unpack[ManagerOptions]) -> None:
@@ -295,6 +295,8 @@ class LogManager(Closing):
         return cls(directories, **options)
 
     def _load(self) -> None:
+        """The steps of a start from ``Topics.load`` on (see the module), with all directories at the same
+        time."""
         self.topics.load()
 
         def load(served: ServedDirectory) -> None:
@@ -601,8 +603,8 @@ class LogManager(Closing):
                         advice="remove or rename it",
                     )
                 reason = served.exclusion_reason(topic_partition)
-                is_ours = topic_partition in served.directory.partitions or self.topics.has(topic_partition)
-                if kind is not None and not is_ours:
+                is_known = topic_partition in served.directory.partitions or self.topics.has(topic_partition)
+                if kind is not None and not is_known:
                     reason = reason or "it came, or was left, while the log directory was open"
                 if reason is not None:
                     raise DirectoryRefusedError(

@@ -98,6 +98,7 @@ def header_pairs(headers: Headers) -> Iterable[Header]:
 
 
 def _checked_pairs(headers: Headers) -> Iterable[Header]:
+    """``header_pairs`` of headers that have the right form. Raises UsageError."""
     pairs: Iterable[Any] = header_pairs(headers)
     # Headers are read several times; an iterator would have none the second time.
     if isinstance(pairs, (str, bytes, Iterator)) or not (
@@ -145,6 +146,7 @@ def append(
     shape: NewBatchHeader = PLAIN,
 ) -> AppendResult:
     """Append records to any open log as one batch, all or none; those without a time get ``now_ms``.
+    ``sync``: return only when they are durable.
 
     ``shape``: header fields of the batch, such as the id, epoch and sequence of an idempotent or
     transactional producer. Raises LogError, and UsageError when there are no records.
@@ -318,6 +320,8 @@ class Partitioner:
                     if picked >= 0:
                         continue
                     if left <= 0 or number not in here:
+                        # Another partition than before, if there is one; if its log is not open, another of
+                        # those whose logs are.
                         others = [candidate for candidate in here if candidate != number]
                         chosen, left = self._choose(others or here), STICKY_BYTES
                         if not is_served(chosen):
@@ -422,7 +426,8 @@ class RecordProducer:
         """Append records, in their order within each partition; returns the place of each record. Keys and
         values are bytes: only ``send`` calls the serializers.
 
-        Each partition gets as few batches as ``max.message.bytes`` allows. Records that were appended before
+        Each partition gets as few batches as ``max.message.bytes`` allows. ``sync``: return only when all are
+        durable. Records that were appended before
         an error stay. Raises UsageError, UnknownTopicError, LogError.
         """
         rows, numbers = checked_records(records), self._logs.partitions_of(topic)
@@ -460,6 +465,7 @@ class RecordProducer:
     def _append(
         self, log: PartitionLog, records: Sequence[NewRecord], *, sync: bool
     ) -> Iterator[RecordMetadata]:
+        """Append records to one log, in as few batches as possible; yields the place of each."""
         for batch in batches_for(log.config, records):
             now_ms = self._logs.clock.now_ms()
             appended = log.append(batch_of(batch, log.config.compression_type, now_ms), sync=sync)

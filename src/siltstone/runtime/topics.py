@@ -123,13 +123,13 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
     ``deleted``: topic name → ids of deleted topics of that name, of which directories may be left.
     ``namespaces``: ``tenant/namespace`` → policies of Pulsar's namespace (name → text). ``brokers``: a
-    broker's id, or "" for all of a cluster → its dynamic settings (name → text).
-    ``quotas``: None as long as Siltstone has changed none: then those of the metadata log count.
-    ``handed_over``, ``handed_over_brokers``: ids of topics, and broker's ids, that were handed over to a
-    Kafka (``siltstone hand-over``): where the directories have a metadata log, it has their settings, or has
-    deleted them. ``quotas_are_handed_over``: the same of quotas. ``replaced_log``: the state of the metadata
-    log that the directories had before the hand-over. It has nothing of what was handed over; if the command
-    was interrupted, it is still there.
+    broker's id, or "" for all of a cluster → its dynamic settings (name → text). ``quotas``: None as long as
+    Siltstone has changed none: then those of the metadata log count. ``handed_over``,
+    ``handed_over_brokers``: ids of topics, and broker's ids, that were handed over to a Kafka (``siltstone
+    hand-over``): where the directories have a metadata log, it has their settings, or has deleted them.
+    ``quotas_are_handed_over``: the same of quotas. ``replaced_log``: the state of the metadata log that the
+    directories had before the hand-over, which moves it away. As long as it is there (the command was
+    interrupted), it has nothing of what is handed over, and the registry's settings count.
     """
 
     generation: int
@@ -176,8 +176,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         return bool(self.handed_over or self.handed_over_brokers or self.quotas_are_handed_over)
 
     def without_handed_over(self, cluster: ClusterSettings | None) -> TopicRegistry:
-        """The registry without what was handed over to a Kafka, if that has a metadata log (``cluster``): the
-        metadata log has it."""
+        """The registry without what was handed over to a Kafka, if the directories have that Kafka's metadata
+        log (``cluster``), whose settings count now. The log from before the hand-over is not that one."""
         if cluster is None or not self.is_handed_over or cluster.state == self.replaced_log:
             return self
         quotas = None if self.quotas_are_handed_over else self.quotas
@@ -271,8 +271,8 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """The file as bytes. By ``json``, not msgspec: a text may have surrogates, for bytes that are not
         UTF-8."""
         document = msgspec.to_builtins(self, order="deterministic")
-        flags = ("handed_over", "handed_over_brokers", "quotas_are_handed_over", "replaced_log")
-        for name in ("namespaces", "brokers", *flags):
+        of_hand_over = ("handed_over", "handed_over_brokers", "quotas_are_handed_over", "replaced_log")
+        for name in ("namespaces", "brokers", *of_hand_over):  # these are left out if they are empty
             if not document[name]:
                 del document[name]
         if document["quotas"] is None:  # an empty list says that there are none
@@ -281,7 +281,7 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
 
 
 def dynamic_source(*, of_all: bool) -> ConfigSource:
-    """The layer of the dynamic settings of one broker, or of all of a cluster."""
+    """The layer of the dynamic settings of one broker, or, ``of_all``, of all brokers of a cluster."""
     if of_all:
         return ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return ConfigSource.DYNAMIC_BROKER_CONFIG
@@ -788,8 +788,8 @@ class Topics:
             for served in self._manager.directories
         ]
         cache = self._cache
-        known = cache.on_disk
-        if known[0] != state:
+        cached_state, on_disk = cache.on_disk
+        if cached_state != state:
             serving: dict[str, list[int]] = {}
             for topic_partition in self._on_disk():
                 serving.setdefault(topic_partition.topic, []).append(topic_partition.partition)
@@ -799,9 +799,9 @@ class Topics:
             others = {
                 name: sorted(numbers.difference(serving.get(name, ()))) for name, numbers in offline.items()
             }
-            found = _OnDisk(serving, {name: numbers for name, numbers in others.items() if numbers})
-            known = cache.on_disk = state, found
-        return known[1]
+            on_disk = _OnDisk(serving, {name: numbers for name, numbers in others.items() if numbers})
+            cache.on_disk = state, on_disk
+        return on_disk
 
     def _paths_on_disk(self, name: str) -> dict[TopicPartition, Path]:
         """The directories of a topic's partitions, in the log directories that serve."""
@@ -841,8 +841,9 @@ class Topics:
     def all_partitions(self) -> Mapping[str, tuple[int, ...]]:
         """The numbers of the partitions of all topics, by name, as ``partitions_of``. Kept until a topic is
         created, altered or deleted, or one of their directories goes offline."""
-        registry, on_disk, known = self._registry, self._numbers_on_disk(), self._all_partitions
-        if known[0] is not registry or known[1] is not on_disk:
+        registry, on_disk = self._registry, self._numbers_on_disk()
+        cached_registry, cached_on_disk, numbers = self._all_partitions
+        if cached_registry is not registry or cached_on_disk is not on_disk:
             listed = registry.topics
             numbers = {
                 name: tuple(
@@ -856,8 +857,8 @@ class Topics:
                 )
                 for name in sorted({*listed, *on_disk.serving, *on_disk.offline})
             }
-            known = self._all_partitions = registry, on_disk, numbers
-        return known[2]
+            self._all_partitions = registry, on_disk, numbers
+        return numbers
 
     def partition_count(self, name: str) -> int | None:
         """How many partitions a topic has; see ``TopicSettings``. Raises UnknownTopicError."""

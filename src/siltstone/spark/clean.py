@@ -206,7 +206,8 @@ different offsets, so each takes at least a bit."""
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
-"""How many tasks that clean whole logs each worker gets, so that all workers end at about the same time."""
+"""How many tasks that clean whole logs, or put files, each worker gets, so that all workers end at about the
+same time."""
 _JOBS, _LOGS_PER_JOB = 4, 16
 """Small logs go in up to ``_JOBS`` jobs, of at least ``_LOGS_PER_JOB`` logs each."""
 
@@ -434,10 +435,10 @@ class SparkEngine(SparkJobRunner):
         return is_connect(self._session) or not is_local(self._session.sparkContext.master)
 
     def put_files(self, store: ChunkStore, to_put: Sequence[FileToPut]) -> list[BackedUpFile]:
-        """Put files of a store into a copy in a store, a few in each task (``stored_copy.FilePutter``).
-        Raises EngineError."""
+        """Put those files of a copy that a cleaning does not change, and that are themselves in a store, into
+        the copy's store, a few in each task (``stored_copy.FilePutter``). Raises EngineError."""
         sizes = [file.size for file in to_put]
-        tasks = min(len(to_put), 4 * self.parallelism)
+        tasks = min(len(to_put), _TASKS_PER_WORKER * self.parallelism)
         inputs = [[to_put[index] for index in part] for part in neighbours(sizes, tasks)]
         reports = self._run_numbered(
             "putting files of the copy",
@@ -536,6 +537,7 @@ class SparkEngine(SparkJobRunner):
 
     def _broadcast_join(self, work: LogWork, parallelism: int) -> LogReport | None:
         """Clean one log on all workers; None if it has transactions. Raises EngineError."""
+        # Without a dirty split there is still one task, since the task of input 0 triggers the lookup tasks.
         dirty = dirty_splits(work, parallelism) or [[]]
         sizes = [group_range.size for group_range in work.ranges]
         inputs = neighbours(sizes, min(len(sizes), parallelism))
@@ -556,8 +558,9 @@ class SparkEngine(SparkJobRunner):
     ) -> LogReport | None:
         """The broadcast join in two jobs: the driver builds the map from the first one's entries, and
         broadcasts it for the second. None if the log has transactions."""
+        no_lookup_tasks = 0  # in this job: its rows go to the driver
         extracted, entries = _dirty_entries(
-            self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, 0)
+            self._run_numbered(work.name, len(dirty), dirty_task, work, dirty, no_lookup_tasks)
         )
         if extracted.failure is not None:
             return LogReport(name=work.name, extracted=extracted)

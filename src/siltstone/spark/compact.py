@@ -160,7 +160,8 @@ class SparkCompactionEngine(SparkJobRunner):
     def merge_runs(self, work: CompactionWork) -> CompactionReport:
         """Merge runs of a ledger into one, in one job; small runs in one task."""
         parallelism = 1 if work.size <= _SMALL_MERGE_BYTES else self.parallelism
-        # A power of two, if possible at least ``parallelism``.
+        # If possible at least ``parallelism``; a power of two, so that each bucket has as many partitions of
+        # the key index.
         buckets = min(1 << (parallelism - 1).bit_length(), KEY_INDEX_PARTITIONS)
         inputs = buckets + len(work.groups)
         tasks = 1 if parallelism == 1 else inputs

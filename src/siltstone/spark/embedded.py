@@ -83,8 +83,8 @@ def start_cleaner(manager: LogManager, *, spark_conf: Mapping[str, str] | None =
     """Start the embedded cleaner: it cleans the logs of ``manager`` as they grow, until ``manager`` is
     closed.
 
-    ``spark_conf``: settings of Spark. If ``log.cleaner.enable`` is false, it does nothing. Without Java, or
-    if Spark is lost, the logs stay as they are, and the next round tries again.
+    ``spark_conf``: settings of Spark. If ``log.cleaner.enable`` is false, nothing is started. Without Java,
+    or if Spark is lost, the logs stay as they are, and the next round tries again.
     """
     cleaner = cleaner_on_spark(manager, spark_conf=spark_conf)
     cleaner.start()

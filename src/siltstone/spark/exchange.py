@@ -150,6 +150,8 @@ class _FileExchange:
                 self._send(stage, task, row)
 
     def _send(self, stage: int, task: int, row: pa.RecordBatch) -> None:
+        """Send a row to one task of the next stage: in memory if this worker runs the task, else in a
+        file."""
         if task % self._workers == self._worker and row.nbytes <= self._free_bytes:
             self._free_bytes -= row.nbytes
             # A copy, as the row may be a part of something larger.
@@ -254,6 +256,7 @@ def exchange_task(
 def _run_stages(
     stages: Sequence[Stage], worker: int, workers: int, exchange: _FileExchange
 ) -> Iterator[pa.RecordBatch]:
+    """Run this worker's tasks of all stages; yields the rows of the last stage."""
     for stage_number, stage in enumerate(stages):
         is_last = stage_number == len(stages) - 1
         for task in range(worker, stage.tasks, workers):

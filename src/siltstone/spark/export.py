@@ -32,27 +32,27 @@ from siltstone.tables.lakes.plan import LakePlan
 from siltstone.tables.lakes.table import DATA, LakeTable
 
 
-def export_task(splits_of: SplitsOf, export: ExportPlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+def export_task(splits_of: SplitsOf, export_plan: ExportPlan, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write a file for each split; yields a report on each file."""
     for number, split in splits_of(batches):
-        written = write_split(export, number, split)
+        written = write_split(export_plan, number, split)
         if written is not None:
             yield report_row(REPORT, written, number).batch()
 
 
-def export_on(spark: SparkSession, export: ExportPlan) -> Export:
+def export_on(spark: SparkSession, export_plan: ExportPlan) -> Export:
     """Plan, run the job and commit. Raises what planning raises, and EngineError; after an error nothing of
     the export is left."""
     try:
         _refuse_connect(spark)
-        frame, splits_of = planned(spark, export.options)
-        folders = [] if files.is_object(export.target) else [Path(export.staging)]
+        frame, splits_of = planned(spark, export_plan.options)
+        folders = [] if files.is_object(export_plan.target) else [Path(export_plan.staging)]
         with shared_folders(spark, folders) as shared:
-            job = functools.partial(stage_over, frame, export_task, splits_of, export, shared=shared)
-            reports = collect(spark, job, f"export to {export.target}")
-        return commit(export, [report_of(row, ExportedFile) for row in reports])
+            job = functools.partial(stage_over, frame, export_task, splits_of, export_plan, shared=shared)
+            reports = collect(spark, job, f"export to {export_plan.target}")
+        return commit(export_plan, [report_of(row, ExportedFile) for row in reports])
     except BaseException:
-        abandon(export)
+        abandon(export_plan)
         raise
 
 
@@ -65,64 +65,66 @@ def _refuse_connect(spark: SparkSession) -> None:
 # Delta and Iceberg tables.
 
 
-def append_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+def append_task(splits_of: SplitsOf, lake_plan: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Write a file of the table for each split; yields a report on each file."""
     for number, split in splits_of(batches):
-        written = lakes.append_split(lake, number, split)
+        written = lakes.append_split(lake_plan, number, split)
         if written is not None:
             yield report_row(REPORT, written, number).batch()
 
 
-def new_rows_task(splits_of: SplitsOf, lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+def new_rows_task(splits_of: SplitsOf, lake_plan: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Send the rows of splits to their key buckets."""
     splits = (split for _, split in splits_of(batches))
-    for target, rows in new_rows(lake, splits):
+    for target, rows in new_rows(lake_plan, splits):
         yield Row(target=target, kind=ROWS, blob=memoryview(encode_rows(rows))).batch()
 
 
-def merge_rows_task(lake: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
+def merge_rows_task(lake_plan: LakePlan, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the rows of key buckets into files; yields a report on each bucket."""
     with contextlib.closing(Spill()) as spill:
         for row in rows_of(batches):
             spill.add(row.target, pa.py_buffer(bytes(row.blob)))
         for target in spill.targets():
-            yield report_row(REPORT, merge_bucket(lake, target, spill.take(target)), target).batch()
+            yield report_row(REPORT, merge_bucket(lake_plan, target, spill.take(target)), target).batch()
 
 
 _MERGE_TASK_BYTES = 256 << 20
 """About the bytes of new records that one task merges."""
 
 
-def export_lake_on(spark: SparkSession, table: LakeTable, lake: LakePlan) -> Export:
+def export_lake_on(spark: SparkSession, table: LakeTable, lake_plan: LakePlan) -> Export:
     """Plan, run the job and commit. Raises what planning, the job and the commit raise; after an error the
     table is unchanged."""
-    lakes.begin(lake)
+    lakes.begin(lake_plan)
     try:
         _refuse_connect(spark)
-        rows = [] if lake.options is None else _run(spark, lake)
+        rows = [] if lake_plan.options is None else _run_job(spark, lake_plan)
         written: list[ExportedFile] | list[WrittenBucket]
-        if lake.shape.buckets:
+        if lake_plan.shape.buckets:
             written = [report_of(row, WrittenBucket) for row in rows]
         else:
             written = [report_of(row, ExportedFile) for row in rows]
     except BaseException:
-        lakes.abandon(lake)
+        lakes.abandon(lake_plan)
         raise
-    return lakes.finish(table, lake, written)
+    return lakes.finish(table, lake_plan, written)
 
 
-def _run(spark: SparkSession, lake: LakePlan) -> list[Row]:
-    assert lake.options is not None
-    frame, splits_of = planned(spark, lake.options)
-    folders = [] if files.is_object(lake.root) else [Path(lake.root) / DATA]
+def _run_job(spark: SparkSession, lake_plan: LakePlan) -> list[Row]:
+    """Plan and run the job of an export that has new records; returns the reports on its files or buckets."""
+    assert lake_plan.options is not None
+    frame, splits_of = planned(spark, lake_plan.options)
+    folders = [] if files.is_object(lake_plan.root) else [Path(lake_plan.root) / DATA]
     with shared_folders(spark, folders) as shared:
-        if lake.shape.buckets:
-            rows = stage_over(frame, new_rows_task, splits_of, lake)
+        if lake_plan.shape.buckets:
+            rows = stage_over(frame, new_rows_task, splits_of, lake_plan)
             tasks = min(
-                lake.targets, max(SparkJobRunner(spark).parallelism, math.ceil(lake.size / _MERGE_TASK_BYTES))
+                lake_plan.targets,
+                max(SparkJobRunner(spark).parallelism, math.ceil(lake_plan.size / _MERGE_TASK_BYTES)),
             )
             by_bucket = by_target(rows, max(tasks, 1))
-            job = functools.partial(stage_over, by_bucket, merge_rows_task, lake, shared=shared)
+            job = functools.partial(stage_over, by_bucket, merge_rows_task, lake_plan, shared=shared)
         else:
-            job = functools.partial(stage_over, frame, append_task, splits_of, lake, shared=shared)
-        return list(collect(spark, job, f"export to {lake.root}"))
+            job = functools.partial(stage_over, frame, append_task, splits_of, lake_plan, shared=shared)
+        return list(collect(spark, job, f"export to {lake_plan.root}"))

@@ -42,6 +42,8 @@ WORKER = "pyspark.worker"
 take over: ``daemon.main`` then runs PySpark's own daemon."""
 _STANDARD_FILES = (0, 1, 2)
 _SIZE, _TAKEN = struct.Struct(">I"), b"1"
+"""The length of the JSON that the fork receives from the process that Java started; and the fork's answer
+when it has taken over."""
 _kept_open: list[socket.socket] = []
 """The command's end of a socket pair, once this process has forked its daemon. It closes when the process
 ends, which the fork sees at the other end."""

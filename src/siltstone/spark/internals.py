@@ -177,6 +177,7 @@ class LateSession(SparkSession):
         return self.newSession()
 
     def _start(self) -> None:
+        """Start Spark SQL, and become an ordinary session."""
         with self._late_lock:
             if "_jsparkSession" in self.__dict__:
                 return

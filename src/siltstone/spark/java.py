@@ -64,6 +64,7 @@ _JAVA_OPTIONS = (
     "-Dderby.connection.requireAuthentication=false",
 )
 _SUBMIT = ("org.apache.spark.deploy.SparkSubmit", "pyspark-shell")
+"""The main class, and its argument: the program that it starts is only the gateway for PySpark."""
 _KNOWN_VARIABLES = {
     *("SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_LOCAL_DIRS", "SPARK_USER", "PYSPARK_PYTHON"),
     *("SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),  # PySpark sets them as it starts
@@ -93,14 +94,14 @@ def java_version() -> str:
         process = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
         text = process.stderr + process.stdout
         if process.returncode:
-            raise _unusable(command, process.stderr or process.stdout)
+            raise _unusable_error(command, process.stderr or process.stdout)
     version = re.search(r'(?:version |JAVA_VERSION=)"(\d+)', text)
     if version is None or int(version[1]) < OLDEST_JAVA:
-        raise _unusable(command, text)
+        raise _unusable_error(command, text)
     return text
 
 
-def _unusable(command: str, text: str) -> EngineError:
+def _unusable_error(command: str, text: str) -> EngineError:
     lines = text.strip().splitlines()
     says = lines[0] if lines else "nothing"
     reason = f"this is not a Java that Spark can use; it says: {says}"

@@ -56,13 +56,13 @@ SHUFFLES_ONLY = -1
 
 
 Shared = Sequence[SharedFolder]
-"""The folders that the executor of a task must share with the driver."""
+"""The folders that the executor of a task must share with the driver; empty: there is nothing to check."""
 
 
 def check_and_run(
     shared: Shared, function: Callable[..., Iterator[pa.RecordBatch]], *arguments: object
 ) -> Iterator[pa.RecordBatch]:
-    """Call a task's function after its executor was found to share the folders. Raises
+    """Check that the executor shares the folders, then call the task's function. Raises
     UnsharedFolderError."""
     for folder in shared:
         folder.check()
@@ -116,7 +116,7 @@ def only_stage(
 ) -> DataFrame | RDD[bytes]:
     """As ``stage_over_numbers``, for a job without further stages. It needs no shuffle, so it is an RDD where
     that is possible: the start of Spark SQL would take most of a short job's time
-    (``internals.LateSession``)."""
+    (``internals.LateSession``). ``barrier``: all tasks start at the same time (Spark's barrier mode)."""
     if is_connect(session):
         return stage_over_numbers(session, count, function, *arguments, tasks=tasks, shared=shared)
     numbers = session.sparkContext.parallelize(range(count), tasks or count)

@@ -135,12 +135,12 @@ def planned(spark: SparkSession, options: ReadOptions) -> tuple[DataFrame, Split
     parallelism = SparkJobRunner(spark).parallelism
     make_plan = functools.partial(_plan_on_server, spark) if is_connect(spark) else _plan
     read_plan = make_plan(options, parallelism, IN_PROCESS_BYTES)
-    splits, keys = read_plan.splits, read_plan.keys
-    if keys is None:
+    splits, key_plan = read_plan.splits, read_plan.key_plan
+    if key_plan is None:
         numbers = spark.range(0, len(splits), 1, max(len(splits), 1))
         return numbers, functools.partial(numbered_splits, splits)
-    retained = _retained_offsets(spark, splits, keys, record_options(options), parallelism)
-    return retained, functools.partial(retained_splits, splits, keys.logs)
+    retained = _retained_offsets(spark, splits, key_plan, record_options(options), parallelism)
+    return retained, functools.partial(retained_splits, splits, key_plan.logs)
 
 
 def numbered_splits(splits: Sequence[TaskSplit], batches: Batches) -> Iterator[tuple[int, TaskSplit]]:
@@ -175,9 +175,9 @@ def _plan(options: ReadOptions, parallelism: int, in_process_bytes: int) -> Read
     """The plan of a table. For ``view=latest`` of small logs, its splits already have the offsets of the last
     records."""
     read_plan = plan_stages(options, parallelism=parallelism)
-    if read_plan.keys is None or read_plan.keys.size > in_process_bytes:
+    if read_plan.key_plan is None or read_plan.key_plan.size > in_process_bytes:
         return read_plan
-    return ReadPlan(splits=find_retained(read_plan.splits, read_plan.keys, record_options(options)))
+    return ReadPlan(splits=find_retained(read_plan.splits, read_plan.key_plan, record_options(options)))
 
 
 def plan_task(
@@ -224,17 +224,23 @@ def _probe_task(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def _retained_offsets(
-    spark: SparkSession, splits: Sequence[TaskSplit], keys: KeyPlan, options: ReadOptions, parallelism: int
+    spark: SparkSession,
+    splits: Sequence[TaskSplit],
+    key_plan: KeyPlan,
+    options: ReadOptions,
+    parallelism: int,
 ) -> DataFrame:
     """Rows of retained offsets, those of each split in a partition of their own."""
-    sizes = [file_split.size for file_split in keys.file_splits]
+    sizes = [file_split.size for file_split in key_plan.file_splits]
     extract_tasks = min(len(sizes), max(parallelism, math.ceil(sum(sizes) / _EXTRACT_TASK_BYTES)))
     file_split_lists = neighbours(sizes, max(extract_tasks, 1)) or [[]]
     entry_bytes = ENTRY_BYTES * sum(sizes) // _RECORD_BYTES_MIN
-    _, merge_tasks = merge_shape(max(keys.buckets, 1), parallelism, entry_bytes, _MERGE_TASK_BYTES)
-    merge_tasks = max(1, min(merge_tasks, keys.buckets))
-    entries = stage_over_numbers(spark, len(file_split_lists), extract_task, keys, file_split_lists, options)
-    merged = stage_over(by_target(entries, merge_tasks), merge_task, keys, splits)
+    _, merge_tasks = merge_shape(max(key_plan.buckets, 1), parallelism, entry_bytes, _MERGE_TASK_BYTES)
+    merge_tasks = max(1, min(merge_tasks, key_plan.buckets))
+    entries = stage_over_numbers(
+        spark, len(file_split_lists), extract_task, key_plan, file_split_lists, options
+    )
+    merged = stage_over(by_target(entries, merge_tasks), merge_task, key_plan, splits)
     return by_target(merged, max(len(splits), 1))
 
 
@@ -244,25 +250,25 @@ def by_target(frame: DataFrame, tasks: int) -> DataFrame:
 
 
 def extract_task(
-    keys: KeyPlan, file_split_lists: Sequence[Sequence[int]], options: ReadOptions, batches: Batches
+    key_plan: KeyPlan, file_split_lists: Sequence[Sequence[int]], options: ReadOptions, batches: Batches
 ) -> Iterator[pa.RecordBatch]:
     """Collect the key entries of neighbouring file splits; a row has the number of a list of them."""
     for number in task_numbers(batches):
-        file_splits = [keys.file_splits[index] for index in file_split_lists[number]]
-        for blob in collect_entries(keys, file_splits, options):
+        file_splits = [key_plan.file_splits[index] for index in file_split_lists[number]]
+        for blob in collect_entries(key_plan, file_splits, options):
             yield entries_row(blob).batch()
 
 
-def merge_task(keys: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> Iterator[pa.RecordBatch]:
+def merge_task(key_plan: KeyPlan, splits: Sequence[TaskSplit], batches: Batches) -> Iterator[pa.RecordBatch]:
     """Merge the key entries of buckets, and send the retained offsets to the splits that read them."""
     blobs: dict[int, list[EntryBlob]] = {}
     for row in rows_of(batches):
-        blob = entries_of(row, keys.buckets)
+        blob = entries_of(row, key_plan.buckets)
         blobs.setdefault(blob.bucket, []).append(blob)
     receivers = splits_by_log(splits) if blobs else {}
-    for log, buckets in itertools.groupby(sorted(blobs), keys.log_of):
-        merged = [merge_entries(keys, bucket, blobs.pop(bucket)) for bucket in buckets]
+    for log, buckets in itertools.groupby(sorted(blobs), key_plan.log_of):
+        merged = [merge_entries(key_plan, bucket, blobs.pop(bucket)) for bucket in buckets]
         offsets = np.sort(np.concatenate(merged))
-        for split, offset_range in receivers.get(keys.logs[log], ()):
+        for split, offset_range in receivers.get(key_plan.logs[log], ()):
             offsets_of_split = offsets_in(offsets, *offset_range)
             yield from (row.batch() for row in array_rows(RETAINED, split, offsets_of_split, log=log))

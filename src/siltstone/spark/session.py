@@ -39,7 +39,7 @@ from siltstone.spark.settings import (
     is_local,
     is_this_machine,
     local_settings,
-    refuse_required,
+    refuse_changed_required,
     with_retries,
 )
 from siltstone.spark.tasks import is_alive
@@ -59,7 +59,8 @@ def start_session(
     place of those that make Java use the class archive. Raises EngineError, with Spark's message if Spark
     does not start; also for settings that Siltstone cannot work with, or that come too late.
     """
-    refuse_required(chosen := dict(settings or {}))
+    chosen = dict(settings or {})
+    refuse_changed_required(chosen)
     existing = internals.running_session()
     if existing is not None and is_alive(existing):
         return _second_session(existing, chosen)
@@ -71,7 +72,7 @@ def start_session(
         version = java.java_version()
         if is_this_machine(start.master or DEFAULT_MASTER):
             start.java_options = class_archive.java_options(version) if java_options is None else java_options
-    session = _run(start)
+    session = _started_session(start)
     if not internals.was_submitted():
         session.sparkContext.setLogLevel("ERROR")
     # PySpark's server for accumulators would print a traceback when an interrupt ends Java.
@@ -81,8 +82,9 @@ def start_session(
     return session
 
 
-def _run(start: _Start) -> SparkSession:
-    """The session; what Spark prints meanwhile is only shown as the error of a start that fails."""
+def _started_session(start: _Start) -> SparkSession:
+    """Start the session, with the Java that waits for it if there is one. What Spark prints meanwhile is only
+    shown as the error of a start that fails."""
     started = java.take()
     with files.temporary_file() if started is None else started.errors as errors:
         try:
@@ -165,14 +167,14 @@ class _Start:
         """The builder with the user's settings, and those of Siltstone that are not ``present``."""
         assert self.master is not None
         if is_local(self.master):
-            ours = {
+            own_settings = {
                 name: value
                 for name, value in self._local_settings(self.master).items()
                 if name not in present
             }
         else:
-            ours = cluster_settings(self.spill_folder, shipping.DAEMON, present)
-        for name, value in {**ours, **REQUIRED, **self.chosen}.items():
+            own_settings = cluster_settings(self.spill_folder, shipping.DAEMON, present)
+        for name, value in {**own_settings, **REQUIRED, **self.chosen}.items():
             builder = builder.config(name, value)
         _name_python(present)
         return builder
@@ -289,7 +291,7 @@ def session_on(
     if master is None or not master.startswith(CONNECT_PREFIX):
         spill = None if spill_folder is None else str(spill_folder)
         return start_session(master, spill_folder=spill, settings=settings)
-    refuse_required(settings or {})
+    refuse_changed_required(settings or {})
     try:
         builder: SparkSession.Builder = SparkSession.builder.remote(master)
         for name, value in (settings or {}).items():

@@ -33,6 +33,7 @@ PYTHON_SETTING = "spark.pyspark.python"
 DAEMON_SETTING = "spark.python.daemon.module"
 """Spark's undocumented setting for the module that forks Python workers."""
 DRIVER_MEMORY = "2g"
+"""The heap of the driver's Java, which on a local master also runs the tasks' side in Java."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 """Java only moves rows from task to task. Its optimising compiler (C2) takes far more time from the tasks
 than it saves. Every blob would be a humongous object for its default garbage collector (G1)."""
@@ -62,7 +63,7 @@ def without_retries(master: str | None) -> str:
     return re.sub(r"^local\[([^,\]]+),\d+\]$", r"local[\1]", master or "")
 
 
-def refuse_required(settings: Mapping[str, str]) -> None:
+def refuse_changed_required(settings: Mapping[str, str]) -> None:
     """Raises EngineError if a user's setting is another one than Siltstone requires."""
     for name, value in settings.items():
         if REQUIRED.get(name, value) != value:

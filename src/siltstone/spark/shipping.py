@@ -63,9 +63,9 @@ def package_zip() -> str:
 def workers_zip() -> str:
     """The path of a zip with which a worker imports the installed package, or the one in ``package_zip``."""
     path = _folder() / _WORKERS_ARCHIVE
-    own = files.read_bytes(siltstone_daemon.__file__)
+    daemon_source = files.read_bytes(siltstone_daemon.__file__)
     package = b"import siltstone_daemon\n\nsiltstone_daemon.become_package(globals())\n"
-    files.write_zip(path, {"siltstone_daemon.py": own, "siltstone/__init__.py": package})
+    files.write_zip(path, {"siltstone_daemon.py": daemon_source, "siltstone/__init__.py": package})
     return str(path)
 
 

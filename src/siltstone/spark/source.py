@@ -351,7 +351,7 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         """On the driver: append all that was staged of this micro-batch, once."""
         ids = (message.query_id for message in messages if isinstance(message, StagedMessage))
         staged = _staged_of(messages)
-        if any(file.record_count for file in staged):  # a task without rows may not know the stream's id
+        if any(output.record_count for output in staged):  # a task without rows may not know the stream's id
             write_id = self._write_id or next(filter(None, ids), None)
             if write_id is None:
                 raise UsageError("the stream has no id", advice="set the option writeId")

@@ -133,11 +133,11 @@ def _numbered_rows(
 def merge_shape(buckets: int, parallelism: int, entry_bytes: int, memory_bytes: int) -> tuple[int, int]:
     """(buckets, tasks) of a merge, so that a task takes at most ``memory_bytes``.
 
-    ``buckets``: so many that a task that merges one bucket stays within that memory; ``entry_bytes``: the key
-    entries of all buckets. A task costs Spark some 80 ms, so few tasks that merge several buckets, one after
-    another, are faster than one task for each. Such a task holds the entries of all its buckets. So its
-    entries may take half of the memory, and the merge of one bucket the other half: there are twice as many
-    buckets.
+    ``buckets``: a number with which a task that merges one bucket stays within that memory; ``entry_bytes``:
+    the key entries of all buckets. A task costs Spark some 80 ms, so few tasks that merge several buckets,
+    one after another, are faster than one task for each. Such a task holds the entries of all its buckets. So
+    its entries may take half of the memory, and the merge of one bucket the other half: there are twice as
+    many buckets.
     """
     if buckets <= parallelism:
         return buckets, buckets
@@ -302,7 +302,7 @@ def run_jobs_in_thread(session: SparkSession, job: Callable[[int], Result], jobs
             result = results.get()
             jobs_left -= 1
             if isinstance(result, BaseException):
-                jobs_left = 0
+                jobs_left = 0  # the thread has ended: there is no job to cancel
                 raise result
             yield result
     finally:

@@ -30,7 +30,9 @@ from siltstone.verify.keys import check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
 _SPANS_PER_TASK = 4
+"""About how many spans a task checks, if there are many: a task costs Spark some 80 ms."""
 _BUCKETS_MIN = 2
+"""The least number of buckets of a large log, also with one worker."""
 _LARGE_LOG_BYTES = 64 << 20
 """A larger log has at least a bucket of keys for each worker."""
 _ENTRY_WORDS = 3
@@ -100,6 +102,7 @@ class SparkChecker:
         )
 
     def _check(self, pairs: Sequence[LogPair]) -> CheckedLogs:
+        """Check these logs in one job. Raises EngineError if it fails."""
         spans = [(log, span) for log, pair in enumerate(pairs) for span in spans_of(pair)]
         # The largest spans first: one that began last would run alone.
         spans.sort(key=lambda item: -sum(pairs[item[0]].before[segment].size for segment in item[1].before))

@@ -11,8 +11,8 @@
 (which bytes of which files each task reads) · ``reading`` (a split becomes Arrow batches, bad batches become
 rows) · ``arrow`` (record columns become Arrow arrays) · ``decoding`` (typed columns) · ``file_tables``
 (indexes, snapshots and checkpoints as rows) · ``latest`` (the last record of each key) · ``following``
-(streams) · ``writing`` (rows become batches) · ``commit`` (batches go into logs, once) · ``export`` (Parquet)
-· ``lakes`` (Delta, Iceberg). Nothing here imports pyspark: ``spark.source`` is Spark's data source.
+(streams) · ``writing`` (rows become batches) · ``commit`` (appends them to logs, exactly once) · ``export``
+(Parquet) · ``lakes`` (Delta, Iceberg). Nothing here imports pyspark: ``spark.source`` is Spark's data source.
 """
 
 try:

@@ -83,6 +83,7 @@ def _is_whole_number(value: object) -> bool:
 
 
 def _bounds(name: str, bounds: Any) -> tuple[Any, Any]:
+    """(start, end) of an argument, None for no bound. ``name``: the argument's. Raises UsageError."""
     if bounds is None:
         return None, None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
@@ -99,6 +100,7 @@ def _milliseconds(time: Time | None) -> int | None:
 
 
 def _key_bytes(keys: bytes | str | Iterable[bytes | str] | None) -> tuple[bytes, ...] | None:
+    """The keys as bytes, each once, sorted; None for no filter. Raises UsageError."""
     if keys is None:
         return None
     key_list = [keys] if isinstance(keys, bytes | str) else list(keys)

@@ -156,6 +156,7 @@ NO_DECODINGS: Mapping[str, ColumnDecoding] = {}
 BATCH_BYTES = 8 << 20
 """About the bytes of records in an Arrow batch, by default."""
 _LARGEST_MS = ((1 << 63) - 1) // 1000
+"""The latest time in ms that has microseconds in 64 bits."""
 
 
 class TopicLog(HasView, Protocol):
@@ -231,7 +232,7 @@ _CAMEL_CASE_NAMES = {
 _HEADER_FIELDS = {
     field.name: _CAMEL_CASE_NAMES[field.name] for field in BATCH_FIELDS if field.name in _CAMEL_CASE_NAMES
 }
-"""Fields of the column ``batch`` that are fields of a batch header (``BATCH``) → the header's name of it."""
+"""By field of the column ``batch`` that a batch header has, too: its name there (in ``BATCH``)."""
 _SEQUENCE_MASK = (1 << 31) - 1
 _CODEC_NAMES = np.array([codec_name(number) for number in range(CODEC_MASK + 1)])
 """Names of the codecs by number, also for numbers that no codec has."""
@@ -303,7 +304,8 @@ def schema(
     include_batch_metadata: bool = False,
     quarantine_bad_batches: bool = False,
 ) -> pa.Schema:
-    """The schema of these columns, in this order; by default all but ``headers``, ``batch`` and ``badBatch``.
+    """The schema of these columns, in this order; by default all but ``headers``, ``batch`` and ``badBatch``,
+    which the three flags add.
 
     Raises UsageError for a name that is unknown or repeated."""
     names = [name for name in COLUMNS if name != "headers"] if columns is None else list(columns)
@@ -351,6 +353,7 @@ def to_batches(
     if view not in VIEWS or tombstones not in ("drop", "keep"):
         advice = f"set view to {' or '.join(VIEWS)}, tombstones to drop or keep"
         raise UsageError(f"view {view!r} with tombstones {tombstones!r} is not allowed", advice=advice)
+    # The view as it is now: a reader of ``log`` itself would see later records, too. No directory is needed.
     snapshot, first = ReadOnlyLog(log.topic_partition, Path(), log.view), EARLIEST if start is None else start
     options: ReaderSettings = {"isolation": isolation, "end": end, "buffer_bytes": batch_bytes}
     parts: Iterable[PolledRecords]

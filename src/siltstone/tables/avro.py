@@ -97,6 +97,8 @@ class Avro:
 
 
 def _decode(writers: Mapping[int, Any], reader: Any, value: bytes) -> object:
+    """One value, read by the schema of its id in ``writers`` and resolved to the schema ``reader``. Raises
+    ValueError, and what fastavro raises."""
     if len(value) < _HEADER.size or value[0] != 0:
         raise ValueError("it does not begin with Confluent's header: a 0 and the schema's id in 4 bytes")
     _, number = _HEADER.unpack_from(value)
@@ -145,7 +147,8 @@ def _without_python_types(schema: Any) -> Any:
 
 
 class _Types:
-    """The Arrow types of a schema and of the named types in it."""
+    """The Arrow types of a schema and of the named types in it. A ``namespace`` is that of the definition
+    around, "" for none."""
 
     def __init__(self, schema: Any) -> None:
         _parsed(schema)
@@ -159,6 +162,7 @@ class _Types:
         return self._of(self._schema, "")
 
     def _of(self, schema: Any, namespace: str) -> pa.DataType:
+        """The type of a schema or of a part of it, at most ``_DEPTH_MAX`` levels deep. Raises UsageError."""
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise self._refused(f"is nested more than {_DEPTH_MAX} levels deep")
@@ -176,7 +180,7 @@ class _Types:
         if isinstance(kind, dict | list):
             return self._of(kind, namespace)
         if kind in ("record", "error", "enum", "fixed"):
-            return self._of_named(schema, namespace)
+            return self._of_definition(schema, namespace)
         if kind == "array":
             item = self._of(schema["items"], namespace)
             if not _takes_bytes(item):
@@ -198,6 +202,7 @@ class _Types:
         return self._of(others[0], namespace)
 
     def _of_name(self, name: str, namespace: str) -> pa.DataType:
+        """A primitive type, or a type that the schema has defined before."""
         if name in _SIMPLE:
             return _SIMPLE[name]
         full = name if "." in name or not namespace else f"{namespace}.{name}"
@@ -205,7 +210,8 @@ class _Types:
             raise self._refused(f"is recursive: {full} contains itself")
         return self._named.get(full) or self._named[name]  # or a type without a namespace
 
-    def _of_named(self, schema: Any, namespace: str) -> pa.DataType:
+    def _of_definition(self, schema: Any, namespace: str) -> pa.DataType:
+        """The type of a record, enum or fixed, which later parts of the schema may use by its name."""
         name = schema["name"]
         space = name.rpartition(".")[0] or schema.get("namespace", namespace)
         full = name if "." in name or not space else f"{space}.{name}"

@@ -95,7 +95,7 @@ file."""
 
 class StagedOutput(msgspec.Struct, frozen=True, kw_only=True):
     """The files of one task's staged batches; ``stem``: their path without its ending, "" if there are none.
-    In the list of writes it begins with the partition, so that it names the files of the directory itself.
+    In the list of writes it is relative to the log directory, so that a copy of the directory has its own.
 
     ``size``: bytes of all batches; ``manifest_crc``: CRC32C of the manifest. The commit appends the files in
     the order of ``task``, the number of the task.
@@ -339,7 +339,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
     entry of this write, or of the earlier one that it repeats. Raises SiltstoneError, OSError: the logs are
     then as before, or the next write completes this one.
     """
-    staged_outputs = sorted((file for file in staged if file.record_count), key=lambda file: file.task)
+    staged_outputs = sorted(
+        (output for output in staged if output.record_count), key=lambda output: output.task
+    )
     writes = _complete_interrupted(manager, root)
     committed = find_write(writes, write.write_id, write.epoch)
     if committed is None:
@@ -356,9 +358,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log was cleaned, or its start moved, since: it is then unknown which
-    batches of the write were in the log. Also if a log, or a staged file, is not there. Raises
-    CorruptFileError, OSError.
+    Raises DirectoryRefusedError if a log, or a staged file, is not there, or if the log was cleaned or its
+    start moved since: it is then unknown which batches of the write were in the log. Raises CorruptFileError,
+    OSError.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
@@ -385,12 +387,13 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
 
 def _with_stems(write: Write, change: Callable[[str], str]) -> Write:
     """The write with other paths of its staged files."""
-    return replace(write, staged=tuple(replace(file, stem=change(file.stem)) for file in write.staged))
+    return replace(write, staged=tuple(replace(output, stem=change(output.stem)) for output in write.staged))
 
 
 def _stem_in_directory(root: Path, stem: str) -> str:
-    """The path of staged files from the log directory on. Earlier versions stored it from the root of the
-    file system on: in a directory that was copied or moved since, it is that of the files that came with it.
+    """The stem of staged files relative to the log directory: PARTITION/.siltstone-writes/WRITE/TASK-ATTEMPT.
+    Earlier versions stored absolute paths; in a directory that was copied or moved since, only these last
+    four parts hold.
 
     Raises CorruptFileError for a path that is not one of staged files."""
     parts = Path(stem).parts[-4:]
@@ -408,9 +411,9 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
 
     Raises SiltstoneError for a missing log or staged file."""
     counts: dict[TopicPartition, int] = {}
-    for file in staged:
-        for topic, partition, _, _, count in file.manifest().tolist():
-            topic_partition = TopicPartition(file.topics[topic], partition)
+    for output in staged:
+        for topic, partition, _, _, count in output.manifest().tolist():
+            topic_partition = TopicPartition(output.topics[topic], partition)
             counts[topic_partition] = counts.get(topic_partition, 0) + count
     ends = {
         topic_partition: manager.get(topic_partition).log_end_offset for topic_partition in sorted(counts)
@@ -455,8 +458,9 @@ def _append(
 def _appended_counts(manager: LogManager, write: Write) -> dict[TopicPartition, int]:
     """How many of its batches an interrupted write has appended to each log.
 
-    The write, and each resume of it, appended one batch after another. The first batch that is not where it
-    would be was not appended, and so were none after it: the log ends there, or has later writes.
+    The write, and each resume of it, appended one batch after another. So if a batch is not at the offset
+    where it would be, neither it nor any later batch of the write is in this log, which ends there or has
+    records of other writers.
     """
     expected_offsets = write.ends_before()
     counts = dict.fromkeys(expected_offsets, 0)
@@ -471,7 +475,7 @@ def _appended_counts(manager: LogManager, write: Write) -> dict[TopicPartition, 
                 expected_offsets[topic_partition] = offset + record_count
                 counts[topic_partition] += 1
             else:
-                del expected_offsets[topic_partition]
+                del expected_offsets[topic_partition]  # no later batch of this log is looked for
     return counts
 
 
@@ -557,10 +561,11 @@ def _refuse_changed_log(
 
 def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Write) -> None:
     """Truncate the logs to their ends before the write, and put back ``writes``, the entries before step 4.
-    If that fails, the next write completes this one."""
+    If an error ends this, the next write completes the write."""
     try:
         for topic_partition, before in write.ends_before().items():
             manager.truncate_to(topic_partition, before)
+        # Step 2 has completed all these writes, and a completed write without a name needs no entry.
         _replace_file(root, [other for other in writes if other.is_named])
     except (SiltstoneError, OSError) as error:
         _logger.warning(
@@ -573,7 +578,7 @@ def _roll_back(manager: LogManager, root: Path, writes: list[Write], write: Writ
 
 def staging_folders(staged: Iterable[StagedOutput]) -> set[Path]:
     """The staging folders of these files."""
-    return {Path(file.stem).parent for file in staged if file.stem}
+    return {Path(output.stem).parent for output in staged if output.stem}
 
 
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
@@ -588,10 +593,10 @@ def discard_aborted(root: Path, folders: Iterable[Path]) -> None:
 
     Raises CorruptFileError if the list of writes is damaged, OSError."""
     needed = {
-        Path(_stem_in_directory(root, file.stem)).parent
+        Path(_stem_in_directory(root, output.stem)).parent
         for write in load_writes(root)
         if not write.is_done
-        for file in write.staged
+        for output in write.staged
     }
     for folder in folders:
         if Path(*folder.parts[-3:]) not in needed:  # PARTITION/.siltstone-writes/WRITE

@@ -34,7 +34,7 @@ COLUMNS = ("key", "value")
 RAISE, NULL = ON_ERROR = ("raise", "null")
 SLICE_ROWS, SLICE_BYTES = 1024, 1 << 20
 """The most values, and the most of their bytes, that are Python objects at the same time; a larger value is
-one by itself."""
+a slice by itself."""
 SAMPLE_VALUES = 1000
 """How many of the first values the names and types of JSON without a schema are inferred from."""
 _MAX_LEVELS = 64
@@ -42,7 +42,8 @@ _MAX_LEVELS = 64
 _UNDECODABLE_ADVICE = "decode it with on_error='null' to read such values as null, or pass another schema"
 
 Decode = Callable[[bytes], object]
-"""One value's bytes as what ``pa.array`` takes for the column's type; raises anything for bad bytes."""
+"""One value's bytes as what ``pa.array`` takes for the column's type; bad bytes raise an exception of any
+kind."""
 
 
 class ColumnDecoder(Protocol):
@@ -107,7 +108,7 @@ class ColumnDecoding:
                 if value is not None:
                     try:
                         values[at] = self._decode(value)
-                    except MemoryError:
+                    except MemoryError:  # not the value's fault, so it must not become a null
                         raise
                     except Exception as error:
                         self._raise_unless_null(error, int(offsets[start + at]), topic_partition)
@@ -129,6 +130,7 @@ class ColumnDecoding:
         return pa.concat_arrays(arrays)
 
     def _raise_unless_null(self, error: Exception, offset: int, topic_partition: TopicPartition) -> None:
+        """Raises UndecodableValueError, unless undecodable values are read as null."""
         if self._on_error == NULL:
             return
         cause = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
@@ -145,7 +147,7 @@ def compiled(decoders: Decoders, names: Sequence[str]) -> dict[str, ColumnDecodi
 
 
 def _slices(raw: pa.Array) -> Iterator[tuple[int, int]]:
-    """(first row, row after the last) of slices within the bounds."""
+    """(first row, row after the last) of slices within ``SLICE_ROWS`` and ``SLICE_BYTES``."""
     ends = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1]
     start = 0
     while start < len(raw):
@@ -156,7 +158,7 @@ def _slices(raw: pa.Array) -> Iterator[tuple[int, int]]:
 
 
 # JSON, by msgspec: a decoder that is made for the type refuses what does not fit, skips other fields without
-# an object for them, and stops at Python's limit of nesting.
+# an object for them, and stops at Python's recursion limit.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +272,8 @@ def _type_of(value: object, path: str = "$", level: int = 0) -> pa.DataType:
 
 
 def _common_type(one: pa.DataType | None, other: pa.DataType, path: str) -> pa.DataType:
+    """The type that fits values of both types. ``path``: where in the JSON they are, for the error. Raises
+    UsageError if no type fits both."""
     if one is None or pa.types.is_null(one) or one == other:
         return other
     if pa.types.is_null(other):

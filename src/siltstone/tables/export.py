@@ -4,7 +4,7 @@
 
     .NAME.siltstone-export-RANDOM/        staging, beside the target
         part-00000-ATTEMPT.parquet        one for each split, written and synced by the task that reads it
-        _SUCCESS                          made by the driver, after all files were found as reported
+        _SUCCESS                          made by the driver, if all files are as they were reported
     ─ rename ─► NAME/
 
     in a store, which has no rename:
@@ -103,9 +103,9 @@ def begin(
         if value not in allowed:
             raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
     if files.is_object(target):
-        stored = _begin_in_store(target, options, mode)
+        prefix = _begin_in_store(target, options, mode)
         return ExportPlan(
-            options=options, target=str(target), staging=stored, compression=compression, overwrites=False
+            options=options, target=str(target), staging=prefix, compression=compression, overwrites=False
         )
     target = target.absolute()
     overwrites = mode == "overwrite"
@@ -130,6 +130,7 @@ def _staging_prefix(target: Path) -> str:
 
 
 def _is_taken(target: Path) -> bool:
+    """Is there something of this name, even if it is a link to nothing?"""
     return files.is_link(target) or files.exists(target)
 
 
@@ -178,7 +179,8 @@ def _occupied_error(target: Path) -> UsageError:
 
 
 def _refuse_existing(target: Path, overwrites: bool) -> None:
-    """Only a whole export is replaced: whatever else has that name would be lost."""
+    """Raises UsageError, unless the target is a whole export and this one ``overwrites`` it: anything else of
+    that name would be lost."""
     if not overwrites:
         advice = "pass another directory, or mode='overwrite' to replace an export"
         raise UsageError("the target exists already", path=target, advice=advice)
@@ -244,20 +246,20 @@ class _Sink(io.RawIOBase):
             raise self._error
 
 
-def write_split(export: ExportPlan, number: int, split: TaskSplit) -> ExportedFile | None:
+def write_split(export_plan: ExportPlan, number: int, split: TaskSplit) -> ExportedFile | None:
     """Write the rows of split ``number`` into a file of this attempt; None, and no file, if it has no rows.
 
     Raises what ``read_split`` raises, OSError."""
-    batches = read_split(split, export.options)
+    batches = read_split(split, export_plan.options)
     first = next((batch for batch in batches if len(batch)), None)
     if first is None:
         return None
-    return _write_file(export, number, itertools.chain([first], batches))
+    return _write_file(export_plan, number, itertools.chain([first], batches))
 
 
-def _write_file(export: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
-    path = Path(export.staging) / part_name(number)
-    return write_parquet(path, schema_of(export.options), export.compression, batches)
+def _write_file(export_plan: ExportPlan, number: int, batches: Iterable[pa.RecordBatch]) -> ExportedFile:
+    path = Path(export_plan.staging) / part_name(number)
+    return write_parquet(path, schema_of(export_plan.options), export_plan.compression, batches)
 
 
 def part_name(number: int, run: str = "") -> str:
@@ -306,7 +308,8 @@ def column_settings(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
-    """The paths in Parquet of the named columns, and of all columns that are decoded."""
+    """The paths in Parquet of the named columns, and of all columns that are decoded: those keep Parquet's
+    defaults, dictionaries and statistics."""
     is_decoded = [field.name in COLUMNS and not pa.types.is_binary(field.type) for field in schema]
     chosen = [
         field for field, decoded in zip(schema, is_decoded, strict=True) if decoded or field.name in names
@@ -315,6 +318,7 @@ def _leaves(schema: pa.Schema, names: Sequence[str]) -> list[str]:
 
 
 def _leaf_paths(path: str, column_type: pa.DataType) -> Iterator[str]:
+    """The paths of the columns that Parquet stores for a column: one for each primitive type in its type."""
     if pa.types.is_struct(column_type):
         for field in column_type:
             yield from _leaf_paths(f"{path}.{field.name}", field.type)
@@ -344,54 +348,55 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatc
 # After the tasks.
 
 
-def commit(export: ExportPlan, written: Sequence[ExportedFile]) -> Export:
+def commit(export_plan: ExportPlan, written: Sequence[ExportedFile]) -> Export:
     """Make the files visible as the target. An export without rows has one file, with the schema.
 
     Raises EngineError if a file is not as it was reported; UsageError if the target exists by now; OSError.
     """
-    staging, target = Path(export.staging), Path(export.target)
-    written = written or [_write_file(export, 0, ())]
-    _check_written(export, written)
+    staging, target = Path(export_plan.staging), Path(export_plan.target)
+    written = written or [_write_file(export_plan, 0, ())]
+    _check_written(export_plan, written)
     if files.is_object(target):
-        _publish_in_store(export, written)
+        _publish_in_store(export_plan, written)
     else:
         in_staging = files.list_files(staging)
         for name in in_staging.keys() - {file.name for file in written}:
             files.unlink(staging / name)
         files.write_new(staging / SUCCESS, b"")
         files.sync_directory(staging)
-        _replace_target(staging, target, export.overwrites)
+        _replace_target(staging, target, export_plan.overwrites)
     return Export(
-        target=export.target,
+        target=export_plan.target,
         records=sum(file.records for file in written),
         files=len(written),
         size=sum(file.size for file in written),
     )
 
 
-def _check_written(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
+def _check_written(export_plan: ExportPlan, written: Sequence[ExportedFile]) -> None:
     """Raises EngineError if a file is not as it was reported."""
-    in_staging = files.list_files(export.staging)
+    in_staging = files.list_files(export_plan.staging)
     for file in written:
         if file.name not in in_staging or in_staging[file.name].size != file.size:
             raise EngineError(
                 f"a task has written {file.name}, which is not here as it was reported",
-                path=export.staging,
+                path=export_plan.staging,
                 advice="export to storage that all executors share",
             )
 
 
-def _publish_in_store(export: ExportPlan, written: Sequence[ExportedFile]) -> None:
-    """Let the store copy the files to their names, then put the mark that all are there."""
-    staging, target = Path(export.staging), Path(export.target)
+def _publish_in_store(export_plan: ExportPlan, written: Sequence[ExportedFile]) -> None:
+    """Let the store copy the files to their names, then put ``_SUCCESS``, which says that all are there."""
+    staging, target = Path(export_plan.staging), Path(export_plan.target)
     in_threads(lambda file: files.copy_object(staging / file.name, target / file.name, file.size), written)
     files.put_own(target / SUCCESS, b"")
-    abandon(export)
+    abandon(export_plan)  # removes the staged files and the claim: with ``_SUCCESS`` the target's files stay
 
 
 def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
-    """Rename the files to the target, durably. An error or Ctrl-C in between puts an earlier export back; if
-    the process is killed there, the next export does (``_put_back_replaced``)."""
+    """Rename the files to the target, durably. ``overwrites``: in place of an earlier export. An error or
+    Ctrl-C in between puts an earlier export back; if the process is killed there, the next export does
+    (``_put_back_replaced``)."""
     old = staging.with_name(f"{staging.name}{_REPLACED}")
     try:
         if _is_taken(target):
@@ -408,12 +413,12 @@ def _replace_target(staging: Path, target: Path, overwrites: bool) -> None:
             files.remove_tree(replaced)
 
 
-def abandon(export: ExportPlan) -> None:
+def abandon(export_plan: ExportPlan) -> None:
     """Remove what was staged. Raises no OSError, since the caller raises the error that ended the export."""
     with contextlib.suppress(OSError):
-        if not files.is_object(export.target):
-            return files.remove_tree(export.staging)
-        staging, target = Path(export.staging), Path(export.target)
+        if not files.is_object(export_plan.target):
+            return files.remove_tree(export_plan.staging)
+        staging, target = Path(export_plan.staging), Path(export_plan.target)
         files.delete_objects([staging / name for name, _ in files.objects_below(staging)])
         if not files.exists(target / SUCCESS):
             parts = [name for name, _ in files.objects_below(target) if is_part_name(name)]
@@ -437,12 +442,12 @@ def in_threads(function: Callable[[Item], Done], items: Sequence[Item]) -> list[
             raise
 
 
-def export_in_process(export: ExportPlan) -> Export:
+def export_in_process(export_plan: ExportPlan) -> Export:
     """Plan, read and write in this process, on all cores. Raises what these raise; nothing is left then."""
     try:
-        splits = list(enumerate(plan(export.options)))
-        written = in_threads(lambda task: write_split(export, *task), splits)
-        return commit(export, [file for file in written if file is not None])
+        splits = list(enumerate(plan(export_plan.options)))
+        written = in_threads(lambda task: write_split(export_plan, *task), splits)
+        return commit(export_plan, [file for file in written if file is not None])
     except BaseException:
-        abandon(export)
+        abandon(export_plan)
         raise

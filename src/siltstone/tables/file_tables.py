@@ -121,6 +121,7 @@ def read_files(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBatc
 def _rows(
     path: str, topic_partition: TopicPartition | None, columns: list[str], options: ReadOptions
 ) -> Iterator[Row]:
+    """The rows of one file. Damage is a row with ``badBatches=quarantine``, else raised: CorruptFileError."""
     for row in dump_file(identify(path), DumpOptions()):
         if isinstance(row, CorruptFileError):
             if not options.quarantine_bad_batches:
@@ -131,7 +132,7 @@ def _rows(
                 else {"topic": topic_partition.topic, "partition": topic_partition.partition}
             )
             yield {"file": path, **owner, BAD_COLUMN: f"byte {row.position}: {row.reason}"}
-        elif row["type"] != "file":
+        elif row["type"] != "file":  # a row of this type describes the file itself
             # An entry of a checkpoint file names its partition, which may not exist any more.
             entry_of = topic_partition or TopicPartition(row["topic"], row["partition"])
             if topic_partition is not None or options.selection.selects(entry_of):
@@ -162,7 +163,7 @@ _CONSUMER_OFFSETS_COLUMNS = fields_of(
     "commitTimestamp timestamp, expireTimestamp timestamp, protocolType string, generation int, "
     "protocol string, leader string, members string"
 )
-_TYPES = {"0": "offset", "1": "offset", "2": "group"}
+_TYPE_OF_KEY_VERSION = {"0": "offset", "1": "offset", "2": "group"}
 """The column ``type`` by the version of the key: 0 and 1 are an ``OffsetCommitKey``, 2 a
 ``GroupMetadataKey``. All others are of the consumer protocol (KIP-848)."""
 _TRANSACTION_STATE_COLUMNS = fields_of(
@@ -177,7 +178,7 @@ DECODED_TABLES: dict[str, tuple[str, Decoder, dict[str, pa.DataType]]] = {
 
 
 def decoded_source(options: ReadOptions) -> ReadOptions:
-    """The options by which the records are read that the table decodes."""
+    """The options for reading the records that the table decodes."""
     selection = options.selection
     if selection == PartitionSelection():
         topic, _, _ = DECODED_TABLES[options.table]
@@ -220,7 +221,7 @@ def _decoded_values(row: Row, columns: Iterable[str]) -> Row:
     data: Row = key["data"] | (value["data"] if isinstance(value, dict) else {})
     values = _column_values(data, columns)
     if "type" in values:
-        values["type"] = _TYPES.get(key["type"], "consumerGroup")
+        values["type"] = _TYPE_OF_KEY_VERSION.get(key["type"], "consumerGroup")
         values["group"] = data.get("group", data.get("groupId"))
     if data.get("members") is not None:
         values["members"] = json.dumps(data["members"], ensure_ascii=False)

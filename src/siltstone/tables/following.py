@@ -78,7 +78,7 @@ class MicroBatchStream:
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
         self._clock = clock or SystemClock()
-        # With each log the state of its files when it was opened (``_open_once``).
+        # By partition, (the state of the log's files when it was opened, the log): see ``_open_once``.
         self._opened: dict[TopicPartition, tuple[object, ReadOnlyLog]] = {}
         self._failed_attempts = 0
         self._final_offsets: Offsets | None = None
@@ -142,11 +142,11 @@ class MicroBatchStream:
         self._last_batch_ms = self._clock.now_ms()
         if offsets_max is None or new_offsets <= offsets_max:
             return log_ends
-        for topic_partition, size in new_by_partition.items():
-            share = offsets_max * size / new_offsets
-            if size:  # Each log with new offsets gets at least one, as in Spark's Kafka source.
+        for topic_partition, new_of_log in new_by_partition.items():
+            share = offsets_max * new_of_log / new_offsets
+            if new_of_log:  # Each log with new offsets gets at least one, as in Spark's Kafka source.
                 log_ends[topic_partition] = start.get(topic_partition, 0) + min(
-                    size, 1 if share < 1 else int(share)
+                    new_of_log, 1 if share < 1 else int(share)
                 )
         return log_ends
 
@@ -178,6 +178,8 @@ class MicroBatchStream:
         return split_ranges(ranges, self._options)
 
     def _report_losses(self, offsets: Offsets, ends: Offsets) -> None:
+        """Report partitions that are missing among the logs' ``ends``, or end below the stream's
+        ``offsets``."""
         for topic_partition, offset in offsets.items():
             if topic_partition not in ends:
                 self._report_loss(

@@ -119,7 +119,7 @@ def plan_keys(
 
 
 def collect_entries(
-    keys: KeyPlan, file_splits: Iterable[FileSplit], options: ReadOptions
+    key_plan: KeyPlan, file_splits: Iterable[FileSplit], options: ReadOptions
 ) -> Iterator[EntryBlob]:
     """The key entries of some of the plan's file splits, which are in its order.
 
@@ -132,11 +132,11 @@ def collect_entries(
         file_splits, lambda file_split: file_split.topic_partition
     ):
         file_splits_of_log = list(group)
-        log = bisect_left(keys.logs, topic_partition)
-        first, end = keys.first_buckets[log : log + 2]
+        log_number = bisect_left(key_plan.logs, topic_partition)
+        first, end = key_plan.first_buckets[log_number : log_number + 2]
         capacity = sum(file_split.size for file_split in file_splits_of_log) // ENTRY_BYTES
         collector = KeyCollector(
-            hash_key=keys.hash_key,
+            hash_key=key_plan.hash_key,
             first_dirty=0,  # all offsets count as dirty: each may be the last of its key
             buckets=end - first,
             capacity=min(max(capacity, _COLLECTOR_ENTRIES_MIN), _COLLECTOR_ENTRIES_MAX),
@@ -155,16 +155,16 @@ def collect_entries(
             yield dataclasses.replace(blob, bucket=first + blob.bucket)
 
 
-def merge_entries(keys: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int64:
+def merge_entries(key_plan: KeyPlan, bucket: int, blobs: list[EntryBlob]) -> Int64:
     """The last offset of each key of a bucket, in no order."""
-    log = keys.log_of(bucket)
-    first, end = keys.first_buckets[log : log + 2]
+    log_number = key_plan.log_of(bucket)
+    first, end = key_plan.first_buckets[log_number : log_number + 2]
     return merge_bucket(blobs, bucket - first, end - first).offsets
 
 
 def splits_by_log(splits: Iterable[TaskSplit]) -> dict[TopicPartition, list[tuple[int, OffsetRange]]]:
-    """By log, the numbers of the splits that read it, and the offsets from their first file split of it to
-    their last."""
+    """By log, (number, offset range) of each split that reads it: from the split's first file split of the
+    log to its last."""
     by_log: dict[TopicPartition, list[tuple[int, OffsetRange]]] = {}
     for number, split in enumerate(splits):
         for topic_partition, group in itertools.groupby(
@@ -242,28 +242,28 @@ class _KeyEntries:
 
 
 def find_last_offsets(
-    keys: KeyPlan, options: ReadOptions, *, memory_bytes: int = MEMORY_BYTES
+    key_plan: KeyPlan, options: ReadOptions, *, memory_bytes: int = MEMORY_BYTES
 ) -> dict[TopicPartition, Int64]:
     """By log, the ascending offsets of the last record of each key. Raises what reading raises."""
-    threads = min(os.cpu_count() or 1, max(len(keys.file_splits), 1))
+    threads = min(os.cpu_count() or 1, max(len(key_plan.file_splits), 1))
     with contextlib.closing(_KeyEntries(memory_bytes)) as entries, ThreadPoolExecutor(threads) as pool:
 
         def collect(file_split: FileSplit) -> None:
-            for blob in collect_entries(keys, [file_split], options):
+            for blob in collect_entries(key_plan, [file_split], options):
                 entries.add(blob)
 
-        list(pool.map(collect, keys.file_splits))
+        list(pool.map(collect, key_plan.file_splits))  # waits for all, and raises the first error
         merged = pool.map(
-            lambda bucket: merge_entries(keys, bucket, entries.take(bucket)), range(keys.buckets)
+            lambda bucket: merge_entries(key_plan, bucket, entries.take(bucket)), range(key_plan.buckets)
         )
-        by_log: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in keys.logs]
+        by_log: list[list[Int64]] = [[np.empty(0, np.int64)] for _ in key_plan.logs]
         for bucket, offsets in enumerate(merged):
-            by_log[keys.log_of(bucket)].append(offsets)
-    return {log: np.sort(np.concatenate(parts)) for log, parts in zip(keys.logs, by_log, strict=True)}
+            by_log[key_plan.log_of(bucket)].append(offsets)
+    return {log: np.sort(np.concatenate(parts)) for log, parts in zip(key_plan.logs, by_log, strict=True)}
 
 
-def find_retained(splits: Iterable[TaskSplit], keys: KeyPlan, options: ReadOptions) -> list[TaskSplit]:
+def find_retained(splits: Iterable[TaskSplit], key_plan: KeyPlan, options: ReadOptions) -> list[TaskSplit]:
     """The splits with the offsets that they are to read; a split without any is left out."""
-    last_offsets = find_last_offsets(keys, options)
+    last_offsets = find_last_offsets(key_plan, options)
     with_offsets = [with_retained(split, last_offsets) for split in splits]
     return [split for split in with_offsets if split.file_splits]

@@ -298,6 +298,7 @@ _FILE_TABLES = (
 )
 _DECODED_TABLES = ["consumerOffsets", "transactionState"]
 _OTHER_TABLES = [*_FILE_TABLES, *_DECODED_TABLES]
+"""The names of tables as documented; ``ReadOptions.table`` and ``file_tables`` have them in lower case."""
 SET_PATH = "set it to a Kafka log directory, or to the directory of one partition"
 
 
@@ -317,7 +318,7 @@ class ReadOptions:
     decompress to. ``row_filter``: the records that are returned (``with_rows`` sets it). With ``view=latest``
     it applies to the last record of each key. ``decoders``: how keys and values become typed columns
     (``with_decoders`` sets it). ``remote``: the URL or directory of a tiered storage, whose segments are read
-    with the local ones.
+    with the local ones. ``table``: ``RECORDS_TABLE``, or the name of another table in lower case.
     """
 
     paths: tuple[str, ...]

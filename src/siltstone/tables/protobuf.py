@@ -90,6 +90,8 @@ class Protobuf:
 
 
 def _struct_of(descriptor: Descriptor, outer: tuple[str, ...]) -> pa.DataType:
+    """The type of a message inside the messages ``outer``, their full names. Raises UsageError if it is one
+    of them."""
     if descriptor.full_name in outer:
         reason = f"the Protobuf message {descriptor.full_name} is recursive: it contains itself"
         raise UsageError(reason, advice="leave the column out of decode: it then has the bytes")
@@ -103,10 +105,10 @@ def _type_of(field: FieldDescriptor, outer: tuple[str, ...]) -> pa.DataType:
         return pa.map_(_type_of(key, outer), _type_of(value, outer))
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         is_time = field.message_type.full_name == _TIMESTAMP
-        one = pa.timestamp("us", "UTC") if is_time else _struct_of(field.message_type, outer)
+        value_type = pa.timestamp("us", "UTC") if is_time else _struct_of(field.message_type, outer)
     else:
-        one = pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
-    return pa.list_(one) if field.is_repeated else one
+        value_type = pa.binary() if field.type == FieldDescriptor.TYPE_BYTES else _TYPES[field.cpp_type]
+    return pa.list_(value_type) if field.is_repeated else value_type
 
 
 def _is_map(field: FieldDescriptor) -> bool:
@@ -115,6 +117,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _converter(descriptor: Descriptor) -> Convert:
+    """The function that makes a dict of a message; a field with presence that is not set is None."""
     fields = [(field.name, field.has_presence, _field_converter(field)) for field in descriptor.fields]
 
     def convert(message: Any) -> object:
@@ -132,11 +135,12 @@ def _field_converter(field: FieldDescriptor) -> Convert:
     if _is_map(field):
         convert_item = _field_converter(field.message_type.fields_by_name["value"])
         return lambda items: [(key, convert_item(items[key])) for key in items]
-    convert_one = _one_converter(field)
+    convert_one = _value_converter(field)
     return (lambda items: [convert_one(item) for item in items]) if field.is_repeated else convert_one
 
 
-def _one_converter(field: FieldDescriptor) -> Convert:
+def _value_converter(field: FieldDescriptor) -> Convert:
+    """The function for one value of a field, also of a repeated one."""
     if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
         if field.message_type.full_name == _TIMESTAMP:
             return lambda time: time.seconds * 1_000_000 + time.nanos // 1000
@@ -160,6 +164,7 @@ def _without_header(value: bytes) -> memoryview:
 
 
 def _varint(value: bytes, position: int) -> tuple[int, int]:
+    """(The number at ``position``, the position after it). Raises ValueError."""
     number = 0
     for shift in range(0, 35, 7):
         if position >= len(value):

@@ -124,9 +124,9 @@ def read_records(split: TaskSplit, options: ReadOptions) -> Iterator[pa.RecordBa
     UndecodableValueError.
     """
     out_schema = record_schema(options)
-    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
-    decoder: Decoder[Any] = decode_records
     decodings = compiled(options.decoders, out_schema.names)
+    decoder: Decoder[Any] = decode_records
+    # Where no column and no filter needs keys or values, only the first fields of each record are decoded.
     if options.row_filter.keys is None and COLUMNS_WITHOUT_RECORD_DATA.issuperset(out_schema.names):
         decoder = decode_record_times
     for file_split in split.file_splits:
@@ -281,7 +281,7 @@ def _decode_retained(
     chosen_offsets = ChosenOffsets(
         offsets=(offsets - offsets[0]).astype(np.uint32),
         base=int(offsets[0]),
-        matched=0,
+        matched=0,  # ``offsets`` begins with those of these batches
         all_from=np.full(len(rows), LONG_MAX),  # in no batch are all records decoded
     )
     chosen = decode_chosen_records(
@@ -291,7 +291,8 @@ def _decode_retained(
 
 
 _FileSplitWindow = tuple[FileSplit, Window, RecordSource, Flags]
-"""A file split, a window of its bytes, their source, and a flag for each batch: is it read?"""
+"""A file split, a window of its bytes, where these come from, and for each batch of the window whether it is
+read."""
 
 
 def _windows_of_file_split(file_split: FileSplit, options: ReadOptions) -> Iterator[_FileSplitWindow]:
@@ -346,6 +347,7 @@ def open_file_splits(file_split: FileSplit, options: ReadOptions) -> Iterator[tu
 
 
 def _open_if_same(file_split: FileSplit) -> files.Reader | None:
+    """The file split's open file; None if the segment has another file now, or none."""
     try:
         reader = files.Reader(Path(file_split.directory) / segment_file(file_split.base_offset, "log"))
     except FileNotFoundError:
@@ -467,15 +469,16 @@ def _row_of_bad_batch(bad: BadBatch, out_schema: pa.Schema) -> pa.RecordBatch:
         BATCH_COLUMN: {
             "file": bad.source.path,
             "position": bad.position,
-            "size": min(bad.size, (1 << 31) - 1),
+            "size": min(bad.size, (1 << 31) - 1),  # the field is an int32
             "crcValid": False,
         },
     }
     arrays = {field.name: pa.array([values.get(field.name)], field.type) for field in out_schema}
     if BATCH_COLUMN in arrays and len(bad.header):
         is_valid = np.array([bad.reason != BAD_CHECKSUM])
-        first = bad.header["base_offset"].astype(np.int64)
-        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, np.zeros(1, np.int32), first)
+        base_offset = bad.header["base_offset"].astype(np.int64)
+        row_of_batch = np.zeros(1, np.int32)
+        arrays[BATCH_COLUMN] = batch_structs(bad.header, is_valid, bad.source, row_of_batch, base_offset)
     return pa.RecordBatch.from_arrays(list(arrays.values()), schema=out_schema)
 
 
@@ -505,7 +508,7 @@ def _chunks_and_bad_batches(file_split: FileSplit, reader: files.Reader, limit: 
                         bad_checksum_at = part.position
                     yield part
                 position = window.origin + int(window.batches["position"][-1] + window.batches["size"][-1])
-                if window_size < _SEARCH_BYTES:
+                if window_size < _SEARCH_BYTES:  # after damage: continue with windows of twice the size
                     window_size *= 2
                     break
             else:
@@ -649,7 +652,8 @@ class BatchSearch:
         return self._end
 
     def result(self, start: int, end: int) -> str:
-        """What the last search found out about bytes ``[start, end)``."""
+        """The outcome of the last search, for the reason of a bad row: bytes ``[start, end)`` hold no batch,
+        or may hold one."""
         if not self.unchecked:
             return f"bytes {start} to {end} hold no batch"
         return (

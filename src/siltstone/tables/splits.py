@@ -83,7 +83,6 @@ def offsets_in(offsets: Int64, start: int, end: int) -> Int64:
 
 # The logs of a table, opened without a lock and without changing a byte.
 
-Value = TypeVar("Value", str, int)
 Logs = Mapping[TopicPartition, ReadOnlyLog]
 
 
@@ -161,13 +160,15 @@ def offset_ranges(logs: Logs, options: ReadOptions) -> dict[TopicPartition, Offs
         end = _offset_of_limit(log, options.ending or OffsetLimit(every_partition=LATEST_TIMESTAMP), options)
         if options.as_of is not None:
             end = _end_as_of(log, options.as_of, options)
-        elif end is None:
+        elif end is None:  # no record is as late as the ending time
             end = log.view.readable_end(options.isolation)
         ranges[topic_partition] = OffsetRange(start, max(start, end))
     return ranges
 
 
 def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) -> None:
+    """Raises UsageError if a limit by partition does not name exactly the partitions of ``logs``. ``name``:
+    the option's."""
     if limit is None or limit.every_partition is not None or set(limit.by_partition) == set(logs):
         return
     missing = ", ".join(map(str, sorted(set(logs) - set(limit.by_partition))))
@@ -184,6 +185,7 @@ def _require_exact_partitions(limit: OffsetLimit | None, logs: Logs, name: str) 
 
 
 def _start_offset(log: ReadOnlyLog, options: ReadOptions) -> int:
+    """The first offset to read of a log. Raises UsageError, OffsetOutOfRangeError."""
     starting = options.starting or OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
     start = _offset_of_limit(log, starting, options)
     if start is not None:
@@ -307,6 +309,7 @@ def split_ranges(
     """Cut offset ranges into splits within the bounds of ``options``; no split for an empty range.
 
     ``parallelism``: how many tasks run at the same time, by default the cores of this machine."""
+    # With each file split its segment, whose offset index says where to cut.
     whole = [pair for log_range in ranges for pair in _cut_by_segment(log_range, options.isolation)]
     split_bytes = _split_bytes(
         [file_split for _, file_split in whole], options, parallelism or os.cpu_count() or 1
@@ -457,8 +460,9 @@ def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: in
     """A file split in parts of at most ``offsets_max`` offsets, without parts that have no batch.
 
     Where a cut meets a damaged batch, both sides keep all bytes, since the task that reads the batch reports
-    the damage. The next cut is twice as far away: without positions a gap is not seen. A batch has no more
-    parts than bytes, whatever its header claims (up to 2³¹ offsets): what is left of it then is one part.
+    the damage. There the next part has twice as many offsets: without the positions of batches nothing shows
+    how long a gap is, and the number of cuts must not grow with it. A batch is cut into no more parts than it
+    has bytes, whatever its header claims (up to 2³¹ offsets): after that many, the rest of it is one part.
     """
     step, cuts_in_batch = offsets_max, 0
     while (span := file_split.end - file_split.start) > step:
@@ -485,8 +489,9 @@ def _cut_by_offsets(segment: LiveSegment, file_split: FileSplit, offsets_max: in
 
 
 def _cut_at(segment: LiveSegment, file_split: FileSplit, offset: int) -> tuple[FileSplit, FileSplit]:
-    """Two file splits: offsets below ``offset``, and from the first one that has a batch on. A batch with
-    both is in the bytes of both file splits. The second one is empty if no offset has a batch.
+    """Two file splits: the offsets below ``offset``, and those from the first one at or above it that a batch
+    can have. A batch with offsets of both is in the bytes of both. The second file split is empty if there is
+    no such batch.
 
     Raises CorruptRecordError if the search for ``offset`` meets a damaged batch.
     """
@@ -516,8 +521,8 @@ def _first_offset(segment: LiveSegment, batch: BatchPosition) -> int:
 def _group_neighbours(
     file_splits: Iterable[FileSplit], split_bytes: int, limit: int | None
 ) -> list[list[FileSplit]]:
-    """Neighbouring file splits in groups of at most ``split_bytes`` bytes and ``limit`` offsets; a group is a
-    split."""
+    """Neighbouring file splits in groups of at most ``split_bytes`` bytes and ``limit`` offsets (None: any
+    number); each group becomes a task split."""
     groups: list[list[FileSplit]] = []
     size = offsets = 0
     for file_split in file_splits:
@@ -547,6 +552,9 @@ def _halve_largest(cut: list[tuple[LiveSegment, FileSplit]], minimum_splits: int
 
 
 # The filters of a query that restrict which offsets are read. Spark applies all filters to the rows again.
+
+
+Value = TypeVar("Value", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,33 +69,33 @@ def schema_of(options: ReadOptions) -> pa.Schema:
 @decoded_in_threads
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """The plan of a query. ``splits``: what its tasks read. ``keys``: for ``view=latest``, the logs in which
-    other tasks, before these, find the last record of each key (``tables.latest``); otherwise None."""
+    """The plan of a query. ``splits``: what its tasks read. ``key_plan``: for ``view=latest``, the logs in
+    which other tasks, before these, find the last record of each key (``tables.latest``); otherwise None."""
 
     splits: list[TaskSplit]
-    keys: KeyPlan | None = None
+    key_plan: KeyPlan | None = None
 
 
 def plan(options: ReadOptions, filters: PushedFilters = NO_FILTERS) -> list[TaskSplit]:
     """Open the directories, find the offsets to read, and cut them into splits; none for an empty table.
 
     ``filters`` restrict the table of records, and of a decoded table the records behind it (by their own
-    topic and offset); other tables have all their rows, and so has ``badBatches=quarantine``: there the
-    caller filters the rows. For ``view=latest`` this reads the log once, to find the last record of each key.
+    topic and offset). Other tables, and ``badBatches=quarantine``, return all their rows, and the caller
+    filters them. For ``view=latest`` this reads the log once, to find the last record of each key.
     Raises UsageError, OffsetOutOfRangeError, LedgerError, and what opening a directory raises.
     """
     read_plan = plan_stages(options, filters)
-    if read_plan.keys is None:
+    if read_plan.key_plan is None:
         return read_plan.splits
-    return find_retained(read_plan.splits, read_plan.keys, record_options(options))
+    return find_retained(read_plan.splits, read_plan.key_plan, record_options(options))
 
 
 def plan_stages(
     options: ReadOptions, filters: PushedFilters = NO_FILTERS, parallelism: int | None = None
 ) -> ReadPlan:
     """As ``plan``, but for ``view=latest`` the log is not read: the caller has to find the last record of
-    each key first, by the plan's ``keys``. ``parallelism``: how many tasks run at the same time, by default
-    the cores of this machine."""
+    each key first, by the plan's ``key_plan``. ``parallelism``: how many tasks run at the same time, by
+    default the cores of this machine."""
     if options.table in file_tables.FILE_TABLES:
         return ReadPlan(splits=file_tables.plan_files(options))
     if options.table in file_tables.DECODED_TABLES:
@@ -122,7 +122,7 @@ def plan_stages(
     # The last record of a key is that of the whole range: a filter must not make an older one the last.
     return ReadPlan(
         splits=splits,
-        keys=plan_keys(selected, ranges, options, parallelism=parallelism or os.cpu_count() or 1),
+        key_plan=plan_keys(selected, ranges, options, parallelism=parallelism or os.cpu_count() or 1),
     )
 
 
@@ -140,14 +140,15 @@ def with_inferred_types(options: ReadOptions, existing: pa.Schema | None = None)
             if existing is not None and column in existing.names:
                 schema = existing.field(column).type
             else:
-                schema = inferred_type(_values(options, column))
+                schema = inferred_type(_sample_values(options, column))
             decoders[column] = dataclasses.replace(decoder, schema=schema)
     return dataclasses.replace(options, decoders=decoders)
 
 
-def _values(options: ReadOptions, column: str) -> Iterator[bytes]:
-    """A column's values that are not null, before they are decoded. For ``view=latest`` those of all records:
-    they are only a sample, and finding the last records would read the whole log."""
+def _sample_values(options: ReadOptions, column: str) -> Iterator[bytes]:
+    """A column's values that are not null, before they are decoded; ``inferred_type`` takes the first
+    ``SAMPLE_VALUES`` of them. For ``view=latest`` those of all records: for a sample they do as well, and
+    finding the last records would read the whole log."""
     view = LOG_VIEW if options.view == LATEST_VIEW else options.view
     raw_options = dataclasses.replace(
         options, decoders={}, columns=(column,), include_headers=False, view=view, keep_tombstones=False
@@ -232,8 +233,8 @@ def _plan_quarantine(options: ReadOptions) -> list[TaskSplit]:
 class CompactedLog(ReadOnlyLog):
     """A log in its compacted view, which begins where its ledger begins. Close it, to release the ledger.
 
-    ``_opened_ledger``: its segments are read. ``_reader``: finds offsets by time, in the ledger that is
-    current when it is asked for one."""
+    ``_opened_ledger``: the ledger whose segments the query reads; None if the log has none. ``_reader`` only
+    finds offsets by time; it uses the ledger that is current at the time of the call."""
 
     def __init__(self, log: ReadOnlyLog) -> None:
         """Raises LedgerError, OSError, and what opening ``log`` raises."""
@@ -264,7 +265,8 @@ class CompactedLog(ReadOnlyLog):
         )
 
     def offset_for_time(self, timestamp: int) -> TimestampAndOffset | None:
-        """The view's first record at or after a time in ms; only its offset is set, the others are -1."""
+        """The view's first record at or after a time in ms, None without one. From a ledger only its offset
+        is known: its timestamp and leader epoch are -1."""
         if self._opened_ledger is None:
             return super().offset_for_time(timestamp)
         self._reader.seek(AtTime(timestamp))
@@ -274,8 +276,8 @@ class CompactedLog(ReadOnlyLog):
         return TimestampAndOffset(offset=offset, timestamp=-1, leader_epoch=-1)
 
     def ranges_to_read(self, offsets: OffsetRange) -> list[SnapshotRange]:
-        """Where to read the offsets, in order: from the segments of the ledger, each of which has only those
-        that it covers, then from the log."""
+        """Where to read the offsets, in order: from each segment of the ledger those that it has, then from
+        the log those at and above the horizon."""
         if self._opened_ledger is None:
             return [snapshot_range(self, offsets)]
         ranges = [

@@ -80,6 +80,7 @@ _PENDING_BYTES_MAX = 64 << 20
 """The most bytes of encoded records in batches that are not full yet; above it, a task finishes the
 batches."""
 _UNWRITTEN_TOPICS = (*INTERNAL_TOPICS, CLUSTER_METADATA)
+"""The topics that a write leaves to the broker's coordinators and controller."""
 _STREAM_OPTIONS = frozenset(("checkpointlocation", "queryname", "outputmode"))
 """Spark's own options of ``writeStream``, which it also passes to the writer."""
 
@@ -191,12 +192,13 @@ def plan_write(
     only_partition = next(iter(directory.partitions)) if directory.is_partition_subset else None
     topic = options.topic or (only_partition.topic if only_partition else None)
     topics = _targets(directory, options, topic)
+    # Tasks stage batches inside a partition's directory: in the log directory Kafka would refuse the folder.
     first = min(
         topic_partition for topic_partition in directory.partitions if topic_partition.topic == topics[0].name
     )
     refuse_unsafe_files(directory.partitions[first])
     write_id = options.write_id or secrets.token_hex(16)
-    earlier_write = None if is_streaming else find_write(load_writes(directory.path), write_id, 0)
+    earlier_write = None if is_streaming else find_write(load_writes(directory.path), write_id, epoch=0)
     return WritePlan(
         log_directory=str(directory.path),
         only_partition=only_partition,
@@ -210,7 +212,8 @@ def plan_write(
 
 
 def _refuse_columns(names: Sequence[str], *, has_topic: bool) -> None:
-    """Raises UsageError unless these columns can be written as records."""
+    """Raises UsageError unless these columns can be written as records. ``has_topic``: the options or the
+    path name the topic, so no column has to."""
     unknown = [name for name in names if name not in (*RECORD_COLUMNS, *IGNORED_COLUMNS)]
     if unknown:
         raise UsageError(
@@ -256,7 +259,7 @@ def _targets(directory: LogDirectory, options: WriteOptions, topic: str | None) 
             path=directory.path,
             advice="set the option partitions to create it, or run siltstone topics --create",
         )
-    cluster = read_broker_settings([directory])
+    cluster = read_broker_settings([directory])  # of a broker's metadata log, None without one
     registry = load_registry([directory.path])[0].without_handed_over(cluster)
     broker = registry.with_dynamic_settings(Config())
     broker = broker if cluster is None else cluster.effective_broker_config(broker)
@@ -317,6 +320,7 @@ class _TaskBatches:
     def add(self, batch: pa.RecordBatch, *, round_robin_turn: int, now_ms: int) -> None:
         """Encode the rows of an Arrow batch; see ``record_rows`` and ``partitions_of``."""
         rows = record_rows(batch, now_ms)
+        # (index of the topic, its rows) …: all rows are of one topic, or the column ``topic`` says of which.
         by_topic: Iterable[tuple[int, Int64]] = [(0, np.arange(len(rows)))]
         if self._plan.topic is None:
             by_topic = group_rows(topics_of(batch, self._index_of_topic))
@@ -325,10 +329,10 @@ class _TaskBatches:
             if target.requires_keys and (keys.size < 0).any():
                 reason = "a record has no key, and the topic is compacted"
                 raise UsageError(reason, path=target.name, advice="set a key in each record")
-            column = rows.partition[of_topic]
+            wanted = rows.partition[of_topic]
             if self._plan.only_partition is not None:  # the path names the partition
-                column = np.where(column == BY_KEY, self._plan.only_partition.partition, column)
-            partitions = partitions_of(column, keys, target, round_robin_turn)
+                wanted = np.where(wanted == BY_KEY, self._plan.only_partition.partition, wanted)
+            partitions = partitions_of(wanted, keys, target, round_robin_turn)
             for partition, of_partition in group_rows(partitions):
                 append = partial(self._append, topic, partition)
                 builder = BatchBuilder(target.codec, target.records_bytes_max, append)
@@ -337,6 +341,8 @@ class _TaskBatches:
             self.finish()
 
     def _append(self, topic: int, partition: int, batch: Bytes, record_count: int) -> None:
+        """Pass a batch to the writer. Raises MessageTooLargeError for a batch of one record: those of several
+        have at most ``records_bytes_max`` bytes, and so are within the limit."""
         target = self._plan.topics[topic]
         if len(batch) > target.batch_bytes_max:
             raise MessageTooLargeError(
@@ -436,7 +442,7 @@ def header_spans_of(array: pa.Array) -> Spans:
     children = dict(zip((field.name for field in pair), pairs.flatten(), strict=True))
     keys, values = spans_of(children["key"]), spans_of(children["value"])
     bytes_max = np.maximum(keys.size, 0).sum(dtype=np.int64) + np.maximum(values.size, 0).sum(dtype=np.int64)
-    bytes_max += _VARINT_BYTES_MAX * (2 * len(pairs) + len(array))
+    bytes_max += _VARINT_BYTES_MAX * (2 * len(pairs) + len(array))  # two sizes a header, a count a record
     out = np.empty(int(bytes_max) + 1, np.uint8)
     start, size = np.zeros(len(array), np.int64), np.zeros(len(array), np.int32)
     encoded = Spans(data=out, start=start, size=size)
@@ -476,7 +482,8 @@ _SECONDS_MAX = LONG_MAX // 1000
 _UNITS_PER_MS = {"ms": 1, "us": 1000, "ns": 1_000_000}
 """By Arrow's unit of a timestamp: how many are a millisecond."""
 BY_KEY = -1 << 63
-"""In place of a partition number: the key decides, or the round-robin turn if there is no key."""
+"""Stands for a null in the column ``partition``: the key decides, or the round-robin turn if there is no
+key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,6 +525,8 @@ def select_rows(spans: Spans, rows: Int64) -> Spans:
 
 
 def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
+    """The times of ``count`` records in ms; those of nulls, or without the column, are ``now_ms``. Raises
+    UsageError."""
     if column is None:
         return np.full(count, now_ms, np.int64)
     if not (pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type)):
@@ -535,8 +544,9 @@ def _milliseconds(column: pa.Array | None, count: int, now_ms: int) -> Int64:
 
 
 def partitions_of(column: Int64, keys: Spans, target: TopicTarget, round_robin_turn: int) -> Int32:
-    """Each row's partition: that in ``column``, else the key's, else the one whose turn it is. Raises
-    UsageError, also for a key's partition that is not known or not here (``partitions_of_keys``)."""
+    """Each row's partition: that in ``column``, or for ``BY_KEY`` the key's, or without a key the one whose
+    turn it is. Raises UsageError, also for a key's partition that is not known or not here
+    (``partitions_of_keys``)."""
     is_by_key, partitions = column == BY_KEY, target.partitions
     unknown = np.setdiff1d(column[~is_by_key], partitions)
     if len(unknown):
@@ -593,6 +603,7 @@ class BatchBuilder:
             first = max(end, first)
 
     def _encode(self, rows: Rows, chosen: Int64, size_max: int) -> None:
+        """Add rows to the batch that is not full yet. ``size_max``: an upper bound of their encoded bytes."""
         if self.pending_bytes + size_max > len(self._buffer):
             larger = np.empty(
                 max(self.pending_bytes + size_max, 2 * len(self._buffer), _BUFFER_BYTES_MIN), np.uint8

@@ -33,7 +33,7 @@ async def actor_of(request: Request) -> Actor:
 
 
 async def latest_of(request: Request) -> LatestViews:
-    """The last records of keys that this server keeps."""
+    """What this server keeps of the last records of keys, for ``view=latest``."""
     return cast(LatestViews, request.app.state.latest)
 
 

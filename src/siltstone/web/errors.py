@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from siltstone.base import errors
 
 PULSAR, CONSOLE = "/admin/", "/ui"
+"""How the paths of two families begin; all other paths have Confluent's form of an error."""
 _logger = logging.getLogger("siltstone")
 # (Class, HTTP status, Confluent's ``error_code``): the first class that fits an error counts.
 _STATUSES: tuple[tuple[type[Exception], int, int], ...] = (

@@ -33,6 +33,7 @@ BODY_MAX = 1 << 20
 """Bytes of a request's body; records have a bound of their own."""
 RECORDS_BODY_MAX = 64 << 20
 _OF_RECORDS = re.compile("(/kafka)?/v3/clusters/[^/]+/topics/[^/]+/records(:batch)?")
+"""The paths whose requests append records."""
 OPEN_PATHS = ("/healthz", "/readyz")
 """Answered without authentication, so that a probe needs no password."""
 CSP = (
@@ -118,7 +119,7 @@ class Guards:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        began, status = time.perf_counter(), 500  # the status that is counted if no response begins
         has_begun = False
 
         async def guarded_send(message: Message) -> None:
@@ -130,7 +131,7 @@ class Guards:
                     *message["headers"],
                     *((name, value) for name, value in _HEADERS.items() if name not in present),
                 ]
-            # A client that takes nothing of its response gives its connection back.
+            # A client that does not read its response loses its connection.
             async with asyncio.timeout(limits.RESPONSE_SECONDS):
                 await send(message)
 
@@ -212,7 +213,7 @@ class Guards:
 
 
 def _route_of(scope: Scope) -> str:
-    """The path of the route with its parameters' names, "other" if none was found."""
+    """The path of the route with its parameters' names, "other" if no route has matched."""
     context = scope.get("fastapi", {}).get("effective_route_context")
     return getattr(context or scope.get("route"), "path", None) or "other"
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from siltstone.base.errors import UsageError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 14, 8, 1
+"""The cost of new hashes: 16 MiB of memory, about 50 ms."""
 SCRYPT_BYTES_MAX, _HASH_BYTES = 256 << 20, 32
 """The most memory that one password may take, and the size of a hash."""
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -65,7 +66,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A user with a password. ``secret``: the password's hash as in the file, ``scrypt$…``."""
+    """A user of the file who has a password. ``secret``: its hash as in the file, ``scrypt$…``."""
 
     role: Role
     secret: str
@@ -98,22 +99,27 @@ def _token_digest(secret: str, place: str) -> str:
 class Users:
     """The users of a file: passwords and tokens.
 
-    ``_right``: the roles of users whose password was correct, by a hash of name and password with ``_key``,
-    which ``_lock`` guards. ``_decoy``: the hash that is compared for a user who does not exist, so that the
-    time of the response does not tell whether a user exists.
+    ``_remembered``: the roles of users whose password was correct, by a hash of name and password with
+    ``_key``, which ``_lock`` guards. ``_decoy``: the hash that is compared for a user who does not exist, so
+    that the time of the response does not tell whether a user exists.
     """
 
     def __init__(self, text: str, source: str) -> None:
         """Parse the file. Raises UsageError."""
         self._entries: dict[str, _Entry] = {}
         self._tokens: dict[str, tuple[str, Role]] = {}
-        self._key, self._right, self._lock = secrets.token_bytes(32), dict[bytes, Role](), threading.Lock()
+        self._key, self._remembered, self._lock = (
+            secrets.token_bytes(32),
+            dict[bytes, Role](),
+            threading.Lock(),
+        )
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 self._add(line.strip(), f"{source}:{number}")
         self._decoy = scrypt_hash(secrets.token_hex(8))
 
     def _add(self, line: str, place: str) -> None:
+        """Add the user of a line. ``place``: file and line number, for errors. Raises UsageError."""
         name, _, rest = line.partition(":")
         role_text, _, secret = rest.partition(":")
         role, kind = Role.of(role_text, place), secret.partition("$")[0]
@@ -124,14 +130,14 @@ class Users:
             self._tokens[_token_digest(secret, place)] = name, role
             return
         try:
-            self._parts(secret)
+            self._hash_parts(secret)
         except ValueError:
             advice = "siltstone serve --hash-password prints one"
             raise UsageError("the password's hash is damaged", path=place, advice=advice) from None
         self._entries[name] = _Entry(role=role, secret=secret)
 
     @staticmethod
-    def _parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
+    def _hash_parts(secret: str) -> tuple[int, int, int, bytes, bytes]:
         """(N, r, p, salt, hash) of a password's hash as in the file. Raises ValueError."""
         _, n, r, p, salt, digest = secret.split("$")
         cost, block, parallel = int(n), int(r), int(p)
@@ -149,37 +155,38 @@ class Users:
         return hmac.digest(self._key, f"{name}\0{password}".encode("utf-8", "surrogateescape"), "sha256")
 
     def remembers(self, name: str, password: str) -> bool:
-        """Was this password found right, so that ``with_password`` hashes nothing?"""
+        """Is this password remembered as correct, so that ``with_password`` hashes nothing?"""
         with self._lock:
-            return self._keyed(name, password) in self._right
+            return self._keyed(name, password) in self._remembered
 
     def with_password(self, name: str, password: str) -> Role:
         """The role of a user with this password, else NONE; takes as long for a user who does not exist."""
         keyed = self._keyed(name, password)
         with self._lock:
-            if keyed in self._right:
-                return self._right[keyed]
+            if keyed in self._remembered:
+                return self._remembered[keyed]
         entry = self._entries.get(name)
-        n, r, p, salt, digest = self._parts(self._decoy if entry is None else entry.secret)
+        n, r, p, salt, digest = self._hash_parts(self._decoy if entry is None else entry.secret)
         is_right = hmac.compare_digest(_scrypt(password, salt, n, r, p), digest)
         if entry is None or not is_right:
             return Role.NONE
         with self._lock:
-            if len(self._right) >= REMEMBERED_MAX:
-                self._right.clear()
-            self._right[keyed] = entry.role
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[keyed] = entry.role
         return entry.role
 
     def with_token(self, token: str) -> tuple[str, Role]:
-        """The name and the role of a token, else NONE."""
+        """The name and the role of a token's user; "-" and NONE for a token that is not in the file."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
         return self._tokens.get(digest, ("-", Role.NONE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How users are known: ``auth`` is none, basic or proxy. ``users``: for basic; ``trusted``: the networks
-    of trusted proxies, and ``role_of_group``: the roles of the groups that these name, for proxy."""
+    """How users are known: ``auth`` is none, basic or proxy. ``users``: of ``basic``, otherwise None;
+    ``trusted``: the networks of the proxies that are trusted, and ``role_of_group``: the roles of the groups
+    that they name, both of ``proxy``."""
 
     auth: str = "none"
     users: Users | None = None
@@ -203,6 +210,7 @@ class Identity:
         return login is not None and not self.users.remembers(*login)
 
     def _by_authorization(self, header: str) -> tuple[str, Role]:
+        """(Name, role) by the header ``Authorization``; "-" and NONE if it proves no user."""
         assert self.users is not None
         scheme, _, token = header.partition(" ")
         if scheme.lower() == "bearer":
@@ -212,12 +220,14 @@ class Identity:
         return (login[0] if login and role else "-"), role
 
     def _by_proxy(self, headers: Mapping[str, str], address: str) -> User:
+        """The user whom a trusted proxy names; without one, a user of the role NONE."""
         anonymous = User(name="-", role=Role.NONE, address=address)
         name = headers.get("x-forwarded-user", "").strip()
         if not name or not self.is_trusted(address):
             return anonymous
         groups = (group.strip() for group in headers.get("x-forwarded-groups", "").split(","))
         roles = [role for group in groups if (role := (self.role_of_group or {}).get(group)) is not None]
+        # The last address is the one that the trusted proxy has added; a client may have sent the others.
         forwarded = headers.get("x-forwarded-for", "").split(",")[-1].strip()
         return User(name=name[:256], role=max(roles, default=Role.NONE), address=forwarded or address)
 

@@ -84,9 +84,9 @@ class PasswordChecks:
 
 
 class Tails:
-    """The tails that are open: responses that send new records until the client ends them. ``executor``: the
-    one thread in which tails that wait for new records read and write them, in turns. Only ``end`` may be
-    called in another thread than the event loop's."""
+    """The tails that are open: responses that send new records until the client ends them. ``count``: how
+    many are open. ``executor``: the one thread in which the tails read new records and render them, in turns.
+    Only ``end`` may be called in another thread than the event loop's."""
 
     def __init__(self) -> None:
         self.count, self._has_ended = 0, False

@@ -22,12 +22,14 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def _number(value: object) -> object:
+    """The value, which pydantic parses next. Raises ValueError for a text that is no whole number."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("it is a whole number, in digits")
     return value
 
 
 def _truth(value: object) -> object:
+    """The value, a text as a bool. Raises ValueError for a text that is neither true nor false."""
     if not isinstance(value, str):
         return value
     if value.lower() not in _TRUTHS:
@@ -50,7 +52,7 @@ def isolation_of(*, committed: bool) -> str:
 
 
 def is_whole_number(text: str, digits_max: int = 9) -> bool:
-    """Is the text of a field a whole number from 0 on, in ASCII digits and at most so many?"""
+    """Is the text of a field a whole number from 0 on, in at most ``digits_max`` ASCII digits?"""
     return text.isascii() and text.isdigit() and len(text) <= digits_max
 
 
@@ -78,7 +80,7 @@ class ConsoleForm(BaseModel):
 
 
 class TopicParameters(BaseModel):
-    """Which topics of the list, in which order."""
+    """Which topics of the list, in which order; see ``commands.catalogue.TopicQuery``."""
 
     sort: str = "name"
     descending: BoolText = False
@@ -160,8 +162,8 @@ class RecordParameters(_ChosenRecords):
 
 
 class StreamParameters(_ChosenRecords):
-    """A stream of records, in the order of the log. ``cursor``: the ``id`` to go on after; ``wait``: for new
-    records."""
+    """A stream of records, in the order of the log. ``cursor``: the ``id`` after which it continues;
+    ``wait``: for new records."""
 
     model_config = ConfigDict(extra="forbid")
     wait: BoolText = True

@@ -31,6 +31,7 @@ from siltstone.web.site import build_site
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 READ_ONLY = "nothing may be changed here: siltstone.http.read.only=true"
 SHUTDOWN_SECONDS = 5
+"""How long the requests that run when the server is stopped may take to end."""
 SWITCH_SECONDS = 0.00005
 """After so long a thread that computes in Python gives Python's global lock (the GIL) to one that waits."""
 KEEP_ALIVE_SECONDS = 30
@@ -171,9 +172,10 @@ def _refuse_unusable_certificate(certificate: str, key: str) -> None:
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 with a time limit for the headers of a request. uvicorn has one only between requests: a
-    client that sends half of a request would hold one of the connections for ever. So would one that reads
-    nothing: ``close``, which ends each time limit, waits until everything is sent.
+    """HTTP/1.1 with two time limits that uvicorn does not have. ``_timer``: for the headers of a request,
+    since a client that sends half of one would hold one of the connections for ever. ``_stall_timer``: for a
+    connection that was closed, since ``transport.close`` waits until the client has read all that was sent to
+    it, which it may never do.
 
     ``_unsent``: the bytes of a closed connection that were not sent at the last check; 0 while it is open."""
 
@@ -182,7 +184,7 @@ class _Protocol(H11Protocol):
     _unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has connected."""
+        """A client has connected: its first request has to come in time."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_waiting)
         self._start_stall_timer()
@@ -214,6 +216,7 @@ class _Protocol(H11Protocol):
             self._timer = None
 
     def _close_waiting(self) -> None:
+        """The time is over: close the connection, unless a request is being answered."""
         self._timer = None
         if self._waits_for_headers:
             self.transport.close()

@@ -28,6 +28,7 @@ from siltstone.commands.segments import CLEAN, SECTIONS, PartitionSegments, Segm
 
 BOXES_MAX = 200
 GHOSTS_MAX = 50
+"""The most boxes with one segment each, and the most files below them that are drawn."""
 WIDTH, HEIGHT, _TOP, _BAR = 100, 64, 18, 24
 """The width is in percent, all else in pixels."""
 _LEAST = 0.2
@@ -45,7 +46,7 @@ _STRIP = Markup('<svg class="strip" width="100%" height="{}" role="img">{}</svg>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Box:
-    """Neighbouring segments, where their box begins, and its width."""
+    """Neighbouring segments, where their box begins, and its width, both in percent of the strip."""
 
     segments: Sequence[SegmentRow]
     left: float
@@ -111,6 +112,9 @@ def _ghosts(partition: PartitionSegments, boxes: Sequence[_Box]) -> list[Markup]
 
 
 def _marks(partition: PartitionSegments, boxes: Sequence[_Box]) -> list[Markup]:
+    """Lines with labels at the offsets that divide the log, and below the clean section when its tombstones
+    may be removed. A log start or a first dirty offset at the first segment, and a high watermark at the end,
+    say nothing and are left out."""
     marks, drawn = partition.marks, list[Markup]()
     first = boxes[0].segments[0].base_offset if boxes else 0
     has_dirty = marks.cleaner_checkpoint is not None and marks.cleaner_checkpoint > first

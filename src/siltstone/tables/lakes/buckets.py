@@ -92,6 +92,7 @@ def _product(one: int, other: int) -> int:
 
 @kernel
 def _scrambled(word: int) -> int:
+    """A block of 4 bytes, multiplied and rotated before it enters the state."""
     word = _product(word, 0xCC9E2D51)
     word = (word << 15 | word >> 17) & _WORD
     return _product(word, 0x1B873593)
@@ -116,8 +117,7 @@ def buckets_of_keys(keys: pa.Array, buckets: int) -> Int64:
 
 
 def new_rows(plan: LakePlan, splits: Iterable[TaskSplit]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of splits, as batches of one bucket each, with its target. Those of a split ascend by
-    offset."""
+    """The rows of splits as (target, rows of that bucket); the rows of a split ascend by offset."""
     assert plan.options is not None
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -132,6 +132,7 @@ def new_rows(plan: LakePlan, splits: Iterable[TaskSplit]) -> Iterator[tuple[int,
 
 
 def _by_bucket(plan: LakePlan, batches: list[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(target, rows of that bucket), ascending; the rows of a bucket keep their order."""
     if not batches:
         return
     numbers = [
@@ -276,7 +277,7 @@ def _is_same(
 
 
 def _kept(plan: LakePlan, old: list[pq.ParquetFile], rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The old rows whose keys have no new record."""
+    """The old rows whose keys have no new record, as batches to write."""
     keys = rows["key"].combine_chunks()
     for file in old:
         for batch in file.iter_batches(_BATCH_ROWS):

@@ -54,6 +54,7 @@ except ImportError as error:
     ) from error
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(LogProgress))
+"""A number in a Delta table for each of these: see the module's drawing."""
 _COMMITS_SEARCHED = 100
 """How many commits, from the newest back, are searched for a RESTORE since the last export."""
 _PARTITION_COLUMNS = ["partition", BUCKET_COLUMN]
@@ -72,6 +73,7 @@ class DeltaLake:
         self._table = self._opened() if has_log else None
         if self._table is not None:
             features = set(self._table.protocol().reader_features or ())
+            # Reader version 2 has column mapping without naming it among the features.
             if features - _FEATURES or self._table.protocol().min_reader_version == 2:
                 names = ", ".join(sorted(features - _FEATURES)) or "columnMapping"
                 reason = f"another writer has given the table features that an export cannot keep: {names}"
@@ -120,8 +122,8 @@ class DeltaLake:
         return progress_of_logs
 
     def _generation(self, topic: str) -> int:
-        """The version that replaced all rows last, 0 if none did. Raises UsageError if they were
-        restored since the last export."""
+        """The version that replaced all rows last, 0 if none did. Raises UsageError if the table was restored
+        to an older version since the last export."""
         assert self._table is not None
         for commit in self._table.history(_COMMITS_SEARCHED):
             if "siltstone" in commit:
@@ -290,8 +292,8 @@ def _bounds(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, tuple[in
 
 
 def _iso_time(microseconds: int, *, up: bool) -> str | None:
-    """A time as Delta has it in statistics: rounded to milliseconds, so that the bound holds; None beyond the
-    years that it can have."""
+    """A time as Delta has it in statistics, in milliseconds: rounded ``up`` for an upper bound, down for a
+    lower one. None beyond the years that it can have."""
     time_ms = -(-microseconds // 1000) if up else microseconds // 1000
     if not 0 <= time_ms <= LATEST_MS:
         return None

@@ -30,36 +30,39 @@ from siltstone.tables.splits import TaskSplit
 from siltstone.tables.table import plan, read_split
 
 
-def begin(lake: LakePlan) -> None:
-    """Make the folder of data files. A store has no folders; there a trial object shows whether it refuses to
-    put a key twice. Raises OSError, also if it does not: two exports could then both commit."""
-    folder = Path(lake.root) / DATA
+def begin(lake_plan: LakePlan) -> None:
+    """Make the folder of data files. A store has no folders: there a trial object shows whether it refuses a
+    second put of a key. Raises OSError, also for a store that does not refuse it: two exports could then both
+    commit."""
+    folder = Path(lake_plan.root) / DATA
     if not files.is_object(folder):
         return files.make_directory(folder, parents=True)
-    trial = folder / f"{lake.run}.nonce"
+    trial = folder / f"{lake_plan.run}.nonce"
     files.claim(trial, b"")
     files.delete_objects([trial])
     return None
 
 
-def append_split(lake: LakePlan, number: int, split: TaskSplit) -> ExportedFile | None:
+def append_split(lake_plan: LakePlan, number: int, split: TaskSplit) -> ExportedFile | None:
     """``view=log``: write the rows of a split into a file; None, and no file, if it has no rows.
 
     Raises what ``read_split`` raises, OSError."""
-    assert lake.options is not None
+    assert lake_plan.options is not None
     batches = (
-        with_file_types(lake, {name: batch.column(name) for name in lake.file_schema.names})
-        for batch in read_split(split, lake.options)
+        with_file_types(lake_plan, {name: batch.column(name) for name in lake_plan.file_schema.names})
+        for batch in read_split(split, lake_plan.options)
         if len(batch)
     )
     first = next(batches, None)
     if first is None:
         return None
-    path = Path(lake.root) / DATA / part_name(number, lake.run)
-    return write_parquet(path, lake.file_schema, lake.compression, itertools.chain([first], batches))
+    path = Path(lake_plan.root) / DATA / part_name(number, lake_plan.run)
+    return write_parquet(
+        path, lake_plan.file_schema, lake_plan.compression, itertools.chain([first], batches)
+    )
 
 
-def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | WrittenBucket]) -> Export:
+def finish(table: LakeTable, lake_plan: LakePlan, written: Sequence[ExportedFile | WrittenBucket]) -> Export:
     """Commit what the tasks have written, if anything has changed.
 
     Raises EngineError if a file is not as it was reported; TableChangedError, OSError, what the format's
@@ -68,36 +71,36 @@ def finish(table: LakeTable, lake: LakePlan, written: Sequence[ExportedFile | Wr
     added = [_data_file(report) for report in written if isinstance(report, ExportedFile)]
     added += [_data_file(bucket.file, bucket) for bucket in buckets if bucket.file is not None]
     try:
-        _check_files(lake, added)
-        _remove_files(lake, kept={Path(file.path).name for file in added})
+        _check_files(lake_plan, added)
+        _remove_files(lake_plan, kept={Path(file.path).name for file in added})
     except BaseException:
-        abandon(lake)
+        abandon(lake_plan)
         raise
     removed = removed_files(
-        lake,
+        lake_plan,
         changed={(bucket.partition, bucket.bucket) for bucket in buckets if bucket.is_changed},
         seen={(bucket.partition, bucket.bucket) for bucket in buckets},
     )
     version = table.version
-    if added or removed or lake.progress or version is None:
-        if not files.is_object(lake.root):
-            files.sync_directory(Path(lake.root) / DATA)
+    if added or removed or lake_plan.progress or version is None:
+        if not files.is_object(lake_plan.root):
+            files.sync_directory(Path(lake_plan.root) / DATA)
         try:
             version = table.commit(
-                lake.shape,
+                lake_plan.shape,
                 Change(
                     added=added,
                     removed=removed,
-                    progress=lake.progress,
-                    replaces_all=lake.replaces_all,
+                    progress=lake_plan.progress,
+                    replaces_all=lake_plan.replaces_all,
                 ),
             )
         except TableChangedError:
-            abandon(lake)
+            abandon(lake_plan)
             raise
         # After another error the commit may nevertheless be there: its files stay.
     return Export(
-        target=lake.root,
+        target=lake_plan.root,
         records=sum(file.records for file in added),
         files=len(added),
         size=sum(file.size for file in added),
@@ -115,21 +118,25 @@ def _data_file(file: ExportedFile, bucket: WrittenBucket | None = None) -> DataF
     )
 
 
-def _check_files(lake: LakePlan, added: Sequence[DataFile]) -> None:
-    present = files.list_files(Path(lake.root) / DATA) if added else {}
+def _check_files(lake_plan: LakePlan, added: Sequence[DataFile]) -> None:
+    """Raises EngineError if a file is not as it was reported."""
+    present = files.list_files(Path(lake_plan.root) / DATA) if added else {}
     for file in added:
         name = Path(file.path).name
         if name not in present or present[name].size != file.size:
             reason = f"a task has written {name}, which is not here as it was reported"
-            raise EngineError(reason, path=lake.root, advice="export to storage that all executors share")
+            raise EngineError(
+                reason, path=lake_plan.root, advice="export to storage that all executors share"
+            )
 
 
-def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
-    """Remove this run's files, except the ``kept`` ones: those of attempts that were not reported."""
-    folder = Path(lake.root) / DATA
+def _remove_files(lake_plan: LakePlan, kept: Container[str] = ()) -> None:
+    """Remove this run's files except the ``kept`` ones, which were reported; the others are of task attempts
+    that failed or came late."""
+    folder = Path(lake_plan.root) / DATA
     if not files.exists(folder):
         return
-    names = [name for name in files.list_files(folder) if name.startswith(f"part-{lake.run}")]
+    names = [name for name in files.list_files(folder) if name.startswith(f"part-{lake_plan.run}")]
     left = [folder / name for name in names if name not in kept]
     if files.is_object(folder):
         return files.delete_objects(left)
@@ -137,37 +144,39 @@ def _remove_files(lake: LakePlan, kept: Container[str] = ()) -> None:
         files.unlink(path)
 
 
-def abandon(lake: LakePlan) -> None:
+def abandon(lake_plan: LakePlan) -> None:
     """Remove what was written, before a commit. Raises no OSError, since the caller raises the error that
     ended the export."""
     with contextlib.suppress(OSError):
-        _remove_files(lake)
+        _remove_files(lake_plan)
 
 
-def export_in_process(table: LakeTable, lake: LakePlan) -> Export:
+def export_in_process(table: LakeTable, lake_plan: LakePlan) -> Export:
     """Plan, read, write and commit in this process, on all cores. Raises what these raise."""
-    begin(lake)
+    begin(lake_plan)
     try:
-        splits = [] if lake.options is None else plan(lake.options)
-        written = _append(lake, splits) if not lake.shape.buckets else _merge(lake, splits)
+        splits = [] if lake_plan.options is None else plan(lake_plan.options)
+        written = _append(lake_plan, splits) if not lake_plan.shape.buckets else _merge(lake_plan, splits)
     except BaseException:
-        abandon(lake)
+        abandon(lake_plan)
         raise
-    return finish(table, lake, written)
+    return finish(table, lake_plan, written)
 
 
-def _append(lake: LakePlan, splits: Sequence[TaskSplit]) -> list[ExportedFile]:
+def _append(lake_plan: LakePlan, splits: Sequence[TaskSplit]) -> list[ExportedFile]:
+    """``view=log``: write a file for each split, in threads."""
     tasks = enumerate(splits)
-    written = in_threads(lambda task: append_split(lake, *task), list(tasks))
+    written = in_threads(lambda task: append_split(lake_plan, *task), list(tasks))
     return [file for file in written if file is not None]
 
 
-def _merge(lake: LakePlan, splits: Sequence[TaskSplit]) -> list[WrittenBucket]:
+def _merge(lake_plan: LakePlan, splits: Sequence[TaskSplit]) -> list[WrittenBucket]:
+    """``view=latest``: distribute the new rows to their buckets, then merge the buckets, both in threads."""
     with contextlib.closing(Spill()) as spill:
 
         def extract(split: TaskSplit) -> None:
-            for target, rows in new_rows(lake, [split]):
+            for target, rows in new_rows(lake_plan, [split]):
                 spill.add(target, encode_rows(rows))
 
         in_threads(extract, splits)
-        return in_threads(lambda target: merge_bucket(lake, target, spill.take(target)), spill.targets())
+        return in_threads(lambda target: merge_bucket(lake_plan, target, spill.take(target)), spill.targets())

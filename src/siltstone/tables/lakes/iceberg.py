@@ -81,7 +81,9 @@ _METADATA, _HINT = "metadata", "version-hint.text"
 _VERSION = re.compile(r"v(\d{1,9})\.metadata\.json", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _TOPIC, _BUCKETS, _EXPORTED = "siltstone.topic", "siltstone.buckets", "siltstone.exported"
+"""Two properties of the table; and the property of a snapshot with the progress of the logs."""
 _NO_BOUNDS = MetricsMode(MetricModeTypes.NONE)
+"""For a column whose smallest and largest value go into no manifest."""
 _FIELD_ID = "PARQUET:field_id"
 _SMALL_TYPES = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
@@ -94,7 +96,7 @@ class IcebergLake:
         self.root, self._metadata = root, None
         self._io = StoreFiles() if files.is_object(root) else load_file_io({}, os.fspath(root))
         self._version = _newest_version(root)
-        self._files: dict[str, IcebergFile] = {}
+        self._files: dict[str, IcebergFile] = {}  # by path; ``data_files`` fills it, ``commit`` removes by it
         if self._version is not None:
             self._metadata = _read_metadata(_version_path(root, self._version))
             if directory_path(self._metadata.location) != os.fspath(root):
@@ -128,6 +130,8 @@ class IcebergLake:
         return {number: known[number] for number in partitions if number in known}
 
     def _all_progress(self) -> dict[int, LogProgress]:
+        """The progress of all logs in the table: from the newest snapshot that an export made, among the
+        current one and its ancestors. Raises UsageError, CorruptFileError."""
         current = None if self._metadata is None else self._metadata.current_snapshot()
         if current is None or self._metadata is None:
             return {}
@@ -168,7 +172,7 @@ class IcebergLake:
         metadata = self._metadata or _new_metadata(self.root, shape)
         version = (self._version or 0) + 1
         base = "" if self._version is None else os.fspath(_version_path(self.root, self._version))
-        catalog = _Directory(self.root, version)
+        catalog = _DirectoryCatalog(self.root, version)
         table = Table(("siltstone", self.root.name), metadata, base, self._io, catalog)
         progress = {**({} if change.replaces_all else self._all_progress()), **change.progress}
         exported = {str(number): dataclasses.asdict(progress[number]) for number in sorted(progress)}
@@ -183,7 +187,7 @@ class IcebergLake:
         return version
 
 
-class _Directory(NoopCatalog):
+class _DirectoryCatalog(NoopCatalog):
     """The catalog that pyiceberg commits to: makes the metadata file of ``version``, the table's newest."""
 
     def __init__(self, root: Path, version: int) -> None:
@@ -226,7 +230,11 @@ class _Directory(NoopCatalog):
 
 def _sync_manifests(snapshot: Snapshot, io: Any) -> None:
     """Bring the snapshot's own manifests to disk: the metadata that names them is durable, too."""
-    own = [at.manifest_path for at in snapshot.manifests(io) if at.added_snapshot_id == snapshot.snapshot_id]
+    own = [
+        manifest.manifest_path
+        for manifest in snapshot.manifests(io)
+        if manifest.added_snapshot_id == snapshot.snapshot_id
+    ]
     files.sync_files([snapshot.manifest_list, *own])
 
 
@@ -268,6 +276,8 @@ def _read_metadata(path: Path) -> TableMetadata:
 
 
 def _new_metadata(root: Path, shape: TableShape) -> TableMetadata:
+    """The metadata of a table that its first commit makes, partitioned by partition and key bucket if it has
+    buckets."""
     schema = _iceberg_schema(shape.columns)
     spec = PartitionSpec()
     if shape.buckets:
@@ -300,6 +310,8 @@ def _rebuilt(field: pa.Field, rebuild: Callable[[pa.Field], pa.Field]) -> pa.Fie
 
 
 def _arrow_schema(schema: Schema, *, with_ids: bool = False) -> pa.Schema:
+    """Iceberg's schema as Arrow's, without large types. ``with_ids``: the fields' metadata has Iceberg's
+    ids."""
     large = schema_to_pyarrow(schema, include_field_ids=with_ids)
     small = [
         _rebuilt(field, lambda one: one.with_type(_SMALL_TYPES.get(one.type, one.type))) for field in large
@@ -335,6 +347,7 @@ def _data_file(file: IcebergFile) -> DataFile:
 
 
 def _iceberg_file(root: Path, metadata: TableMetadata, shape: TableShape, file: DataFile) -> IcebergFile:
+    """The entry of a new file in a manifest, with the statistics of the file's footer."""
     path, schema = root / file.path, metadata.schema()
     footer = read_footer(path, file.size)
     ids = parquet_path_to_id_mapping(schema)

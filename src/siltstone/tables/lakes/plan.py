@@ -65,6 +65,7 @@ BUCKETS_MAX = 10_000
 RAW_KEY = "keyBytes"
 """The column with a key's bytes where ``key`` is decoded: keys are compared, and bucketed, by their bytes."""
 _NEEDED = ("key", "partition", "offset")
+"""The columns without which the rows of ``view=latest`` cannot be brought up to date."""
 _START_AGAIN = "export to another target, or with mode='overwrite', which replaces all rows"
 
 
@@ -72,13 +73,13 @@ _START_AGAIN = "export to another target, or with mode='overwrite', which replac
 class LakePlan:
     """The plan of an export, for its tasks. It is small, and picklable.
 
-    ``run``: a random text in the names of the export's files. ``options``: those that read the records, None
-    if there is nothing to read; ``source``: the export's own options. ``files``: the table's files, by
-    (partition, bucket). ``partitions``: those that are read. ``read_again``: the partitions whose old rows
-    are all replaced; ``compared``: those of them whose unchanged buckets keep their files. ``stale``: the
-    partitions whose old files are removed also from buckets without a new row. ``progress``: the new progress
-    of the logs whose progress changes. ``replaces_all``: all old rows are replaced. ``size``: an estimate of
-    the bytes of the new records.
+    ``run``: a random text in the names of the export's files. ``options``: those by which the tasks read the
+    new records, None if there are none; ``source``: those that the export was called with. ``files``: the
+    table's files, by (partition, bucket). ``partitions``: those that are read. ``read_again``: the partitions
+    whose old rows are all replaced; ``compared``: those of them whose unchanged buckets keep their files.
+    ``stale``: the partitions whose old files are removed also from buckets without a new row. ``progress``:
+    the new progress of the logs whose progress changes. ``replaces_all``: all old rows are replaced.
+    ``size``: an estimate of the bytes of the new records.
     """
 
     root: str
@@ -127,24 +128,23 @@ def plan_export(
     refuse_log_directories(table.root, options)
     if table.version is None:
         refuse_other_directory(table.root)
-    logs = open_logs(options)
-    topic = _one_topic(logs)
-    shape = _shape(table, options, topic, buckets, logs)
+    selected_logs = open_logs(options)
+    topic = _one_topic(selected_logs)
+    shape = _shape(table, options, topic, buckets, selected_logs)
+    logs = {topic_partition.partition: log for topic_partition, log in selected_logs.items()}
     files = table.data_files() if table.version is not None else []
-    numbers = {at.partition for at in logs}
+    numbers = set(logs)
     others = {file.partition for file in files} - numbers
     old = {} if mode == "overwrite" else table.progress(topic, sorted(numbers | others))
-    log_exports = {
-        at.partition: _log_export(log, old.get(at.partition), shape, options) for at, log in logs.items()
-    }
+    log_exports = {number: _log_export(log, old.get(number), shape, options) for number, log in logs.items()}
     topic_ids = {log_export.progress.topic_id for log_export in log_exports.values()} - {0}
     stale = {number for number in numbers if log_exports[number].is_read_again}
     # Partitions of the table that are not exported now keep their rows, unless these are of an earlier topic.
     stale |= {number for number in others if number not in old or _is_other(old[number].topic_id, topic_ids)}
     by_bucket: dict[tuple[int, int], tuple[DataFile, ...]] = {}
     for file in files:
-        at = (file.partition, file.bucket)
-        by_bucket[at] = (*by_bucket.get(at, ()), file)
+        bucket_at = (file.partition, file.bucket)
+        by_bucket[bucket_at] = (*by_bucket.get(bucket_at, ()), file)
     return LakePlan(
         root=str(table.root),
         run=f"{secrets.token_hex(8)}-",
@@ -166,7 +166,7 @@ def plan_export(
             if log_export.progress != old.get(number)
         },
         replaces_all=mode == "overwrite",
-        size=sum(_new_bytes(log, log_exports[at.partition]) for at, log in logs.items()),
+        size=sum(_new_bytes(log, log_exports[number]) for number, log in logs.items()),
     )
 
 
@@ -239,6 +239,7 @@ def _shape(
 
 
 def _bytes_of(log: ReadOnlyLog) -> int:
+    """The bytes of a log's segments."""
     return sum(map(log.view.size_of, range(len(log.view.segments))))
 
 
@@ -361,8 +362,8 @@ def _options_of(
     return dataclasses.replace(
         options,
         selection=PartitionSelection(assign=tuple(ranges)),
-        starting=OffsetLimit(by_partition={at: start for at, (start, _) in ranges.items()}),
-        ending=OffsetLimit(by_partition={at: end for at, (_, end) in ranges.items()}),
+        starting=OffsetLimit(by_partition={partition: start for partition, (start, _) in ranges.items()}),
+        ending=OffsetLimit(by_partition={partition: end for partition, (_, end) in ranges.items()}),
         keep_tombstones=is_latest,
         row_filter=ALL_ROWS,
         decoders={} if is_latest else options.decoders,
@@ -371,7 +372,8 @@ def _options_of(
 
 
 def _raw_columns(options: ReadOptions) -> tuple[str, ...]:
-    """The columns with the value, which says whether a record is a tombstone."""
+    """The columns that are read from the log: those of the table, and the value, which says whether a record
+    is a tombstone. (``headers`` is left out where the option ``include_headers`` adds it anyway.)"""
     names = [name for name in raw_schema(options).names if name != "headers" or not options.include_headers]
     return tuple(dict.fromkeys([*names, "value"]))
 
@@ -381,5 +383,9 @@ def removed_files(
 ) -> list[DataFile]:
     """The files that the commit removes: those of the ``changed`` buckets, and of stale partitions those of
     the buckets that have no row any more (there are rows for the ``seen`` ones)."""
-    gone = {at for at in plan.files if at in changed or (at[0] in plan.stale and at not in seen)}
-    return [file for at in sorted(gone) for file in plan.files[at]]
+    removed = {
+        (partition, bucket)
+        for partition, bucket in plan.files
+        if (partition, bucket) in changed or (partition in plan.stale and (partition, bucket) not in seen)
+    }
+    return [file for bucket_at in sorted(removed) for file in plan.files[bucket_at]]

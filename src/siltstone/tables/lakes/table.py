@@ -25,8 +25,9 @@ BUCKET_COLUMN = "bucket"
 class LogProgress:
     """How far a log is in the table: ``end``, the first offset that it does not have.
 
-    ``topic_id``: 63 bits of the topic's id, 0 without one; ``start``: the log start offset at that export, 0
-    in a table of all records; ``leader_epoch``: of the record before ``end``, -1 if it is not known.
+    ``topic_id``: 63 bits of the topic's id, so that a signed 64-bit number holds it, 0 without one;
+    ``start``: the log start offset at that export, 0 in a table of all records; ``leader_epoch``: of the
+    record before ``end``, -1 if it is not known.
     """
 
     topic_id: int

@@ -31,7 +31,7 @@ Checked = Annotated[bool, Form()]
 
 
 def _answer(target: str, act: Callable[[], object], again: Callable[..., Response]) -> Response:
-    """Act and go to ``target``, or show the page ``again`` with its ``problem``."""
+    """Carry ``act`` out and redirect to ``target``; if it raises, show the page of the form ``again``."""
     try:
         act()
     except (SiltstoneError, OSError) as error:
@@ -156,6 +156,7 @@ def retry(request: Request, served: CurrentServed, by: CurrentActor, topic: str,
 
 
 def _in_queue(request: Request, served: CurrentServed, target: str, act: Callable[[], object]) -> Response:
+    """``_answer`` for a button in the cleaner's queue, which is shown again with the problem."""
     return _answer(target, act, partial(cleaner.queue, request, served, ListParameters()))
 
 

@@ -64,12 +64,15 @@ def _settings(
     is_conflict: bool = False,
     wrong: str = "",
 ) -> Response:
+    """The page. ``problem``, ``wrong``: as for ``render_page``; ``is_conflict``: the problem is that another
+    user has changed the settings since the form was made."""
     rows, unreadable = broker_settings.broker_rows(served)
     edited = None
     if parameters.name:
         key = find_broker_key(parameters.name)
         edited = next((row for row in rows if row.key is key), None)
     switch = next(row for row in rows if row.name == CLEANER_SWITCH)
+    # The value that a click on the switch sets.
     switched = "false" if (switch.pending or switch.value) == "true" else "true"
     shown = [
         row for row in rows if not parameters.changed or row.value != row.default or row.pending is not None

@@ -75,7 +75,7 @@ def queue(
     """The compacted logs, the dirtiest first."""
     template, tab = "cleaner_queue.html", "queue"
     values = {"problem": problem, "tab": tab, "equivalents": partial(log_actions, request)}
-    if parameters.format or problem is not None:
+    if parameters.format or problem is not None:  # a download, or the reason of a refusal: not cached
         rows = cleaner_lists.queue(served)
         return list_page(request, served, template, tab, QUEUE, rows, parameters, **values)
 

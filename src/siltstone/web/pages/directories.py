@@ -60,7 +60,7 @@ def directories(request: Request, served: CurrentServed, parameters: Parameters)
 def directory(request: Request, served: CurrentServed, number: int, parameters: Parameters) -> Response:
     """What takes the space of one directory: its logs, the largest first, and left-over files."""
     scan = last_scan(served, number)
-    contents = scan.found or outline(served, path_of(served, number))
+    contents = scan.found or outline(served, path_of(served, number))  # before the first scan has ended
     if parameters.format:
         scan.result()  # refuses the download until a scan has ended: it has all rows
     return list_page(

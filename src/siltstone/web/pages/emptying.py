@@ -53,7 +53,7 @@ def _empty_page(
     except (SiltstoneError, OSError) as error:
         problem = problem or str(error)
     words = ("siltstone", "empty", *served.paths, "--topic", topic, "--mode", mode)
-    order = {"mode": mode, "dry_run": True}
+    body = {"mode": mode, "dry_run": True}
     values = {
         "topic": row,
         "tab": "empty",
@@ -64,7 +64,7 @@ def _empty_page(
         "equivalents": [
             shell(*words, "--dry-run"),
             shell(*words),
-            curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", order),
+            curl(request, "POST", f"/api/v1/topics/{path(topic)}:empty", body),
         ],
     }
     rows = () if preview is None else preview.partitions[start:]

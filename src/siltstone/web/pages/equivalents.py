@@ -50,7 +50,7 @@ def cluster_url(served: Served, *parts: object) -> str:
 
 def produce_command(served: Served, topic: str, record: ProducerRecord) -> str | None:
     """A command line that appends the record. None if no command does: for a header that is no text or has =
-    in its name, a tombstone of an empty key, bytes in which no two byte values are unused."""
+    in its name, a tombstone of an empty key, or bytes with all, or all but one, of the 256 byte values."""
     words = ["produce", "--topic", topic]
     words += [] if record.partition is None else [f"--partition={record.partition}"]
     words += ["--null"] if record.value is None else []
@@ -96,8 +96,8 @@ def _text_of(data: bytes) -> str | None:
 def topic_setting(
     request: Request, served: Served, topic: str, name: str, value: str, *, default: bool
 ) -> Sequence[str]:
-    """A change of one setting of a topic."""
-    option = f"--delete-config={name}" if default else f"--add-config={name}={_list(value)}"
+    """A change of one setting of a topic: to ``value``, or with ``default`` the removal of its own value."""
+    option = f"--delete-config={name}" if default else f"--add-config={name}={_bracketed(value)}"
     words = ("configs", "--alter", "--entity-type=topics", f"--entity-name={topic}", option)
     url = cluster_url(served, "topics", topic, "configs", name)
     return (
@@ -128,7 +128,8 @@ def cleaning_of_topic(request: Request, served: Served, row: TopicRow) -> Sequen
 
 
 def log_actions(request: Request, row: QueueRow | UncleanableRow, *actions: str) -> Sequence[str]:
-    """What the buttons of a log's row do: no command does it to one log of a running server."""
+    """The requests of the buttons in a log's row. (No command does the same to one log of a running
+    server.)"""
     partition = row.topic_partition.partition
     url = f"/api/v1/topics/{path(row.topic_partition.topic)}"
     clean = {"force": True, "partitions": [partition]}
@@ -140,6 +141,6 @@ def log_actions(request: Request, row: QueueRow | UncleanableRow, *actions: str)
     ]
 
 
-def _list(value: str) -> str:
-    """A list in the form that ``--add-config`` takes."""
+def _bracketed(value: str) -> str:
+    """A setting's value as ``--add-config`` takes it: a list in brackets, since commas separate settings."""
     return f"[{value}]" if "," in value else value

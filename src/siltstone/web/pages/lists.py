@@ -70,12 +70,8 @@ class ShownList:
     def __init__(
         self, columns: Sequence[Column[Any]], parameters: ListParameters, rows: ListPage[Any], equivalent: str
     ) -> None:
-        self.columns, self.parameters, self.values, self.equivalents = (
-            columns,
-            parameters,
-            parameters.values,
-            [equivalent],
-        )
+        self.columns, self.parameters, self.values = columns, parameters, parameters.values
+        self.equivalents = [equivalent]
         self.rows, self.total, self.next_start = rows.rows, rows.total, rows.next_start
 
 
@@ -101,8 +97,9 @@ def list_page(
     parameters: ListParameters,
     **values: Any,
 ) -> Response:
-    """A page with one list, ``shown`` in its template, or its download. Rows that would make the page too
-    large are on the next one. Raises UsageError for a column that does not exist."""
+    """A page with one list, ``shown`` in its template, or its download, a file ``name``. Rows that would make
+    the page too large are on the next one. ``values``: further variables of the template. Raises UsageError
+    for a column that does not exist."""
     if parameters.format:
         chosen = chosen_rows(rows, columns, parameters.query())
         as_json = parameters.format == "json"

@@ -85,8 +85,8 @@ JOBS: tuple[Column[BackgroundJob], ...] = (
 
 
 def job_sentence(job: BackgroundJob) -> str:
-    """The result of a job in its own sentence, which says what to click where a command's says what to
-    run."""
+    """The sentence of a job's result. Where it says, as for a command, what to run again, it here says what
+    to click."""
     sentence = job.result.get("sentence", "") if isinstance(job.result, Mapping) else ""
     clicks = {
         ERASE_KEY: "erase the key again on the topic's page (Erase a key)",
@@ -165,9 +165,8 @@ def consumers(request: Request, served: CurrentServed, topic: str, parameters: P
 def transactions(request: Request, served: CurrentServed, parameters: Parameters) -> Response:
     """Open transactions, and the logs that they keep from being cleaned."""
     scan = last_scan(served)
-    transactions = (
-        scan.result() if parameters.format else scan.found or OpenTransactions()
-    )  # a download is whole
+    # A download has all rows: without a scan that has ended, ``result`` refuses it.
+    transactions = scan.result() if parameters.format else scan.found or OpenTransactions()
     return list_page(
         request,
         served,

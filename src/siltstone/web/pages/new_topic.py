@@ -44,6 +44,7 @@ COMPACTING = (
 )
 DELETING = ("retention.ms", "retention.bytes")
 ROLLING = ("segment.bytes", "segment.ms")
+"""The settings that have fields of their own: of compaction, of retention, of segments."""
 
 
 class NewTopicForm(ConsoleForm):
@@ -90,6 +91,7 @@ def _form_page(
     problem: str | None = None,
     is_checked: bool = False,
 ) -> Response:
+    """The page with the form. ``is_checked``: a check has found that the topic can be created."""
     broker = served.broker_settings()
     names = (*COMPACTING, *DELETING, *ROLLING)
     return page(

@@ -76,6 +76,7 @@ def jump(served: CurrentServed, to: str = "") -> Response:
 @router.get("/ui/theme/{theme}", dependencies=[VIEWER])
 def switch_theme(theme: str, back: str = "/ui/") -> Response:
     """Set the theme (light, dark, or the browser's own), which a cookie keeps, and redirect to ``back``."""
+    # Only to a page of the console: a link from elsewhere must not lead to another site.
     page_path = back if back.startswith("/ui/") and not back.startswith("/ui//") else "/ui/"
     response = RedirectResponse(page_path, 303)
     response.set_cookie(THEME_COOKIE, theme if theme in THEMES else THEMES[0], samesite="strict", path="/ui")
@@ -84,6 +85,7 @@ def switch_theme(theme: str, back: str = "/ui/") -> Response:
 
 @cache
 def _static(name: str) -> tuple[bytes, str]:
+    """A file's bytes and its ETag."""
     data = pkgutil.get_data("siltstone.web", f"static/{name}")
     assert data is not None
     return data, f'"{hashlib.sha256(data).hexdigest()[:32]}"'

@@ -74,7 +74,7 @@ class Stored(BaseModel):
     offset: int | None = None
 
 
-def _shown(
+def _form_page(
     request: Request,
     served: CurrentServed,
     topic: str,
@@ -125,7 +125,7 @@ def empty_form(
     request: Request, served: CurrentServed, topic: str, stored: Annotated[Stored, Query()]
 ) -> Response:
     """The form, and where the last record went."""
-    return _shown(request, served, topic, RecordToSend(), stored=stored)
+    return _form_page(request, served, topic, RecordToSend(), stored=stored)
 
 
 @router.post("/{topic}/produce", dependencies=[ADMIN])
@@ -144,7 +144,7 @@ def produce(
             if isinstance(appended, SiltstoneError):
                 raise appended
     except (SiltstoneError, OSError) as error:
-        return with_status_of(error, _shown(request, served, topic, form, problem=str(error)))
+        return with_status_of(error, _form_page(request, served, topic, form, problem=str(error)))
     served.cataloguer.refresh_soon()
     where = query_text({"partition": appended.partition, "offset": appended.offset})
     return RedirectResponse(f"/ui/topics/{path(topic)}/produce?{where}", 303)

@@ -52,7 +52,7 @@ def records(
     topic: str,
     parameters: Annotated[RecordForm, Query()],
 ) -> Response:
-    """Records: the last ones, those from an offset on, or those that are found."""
+    """Records: the last ones, those from an offset or a time on, or those that a search finds."""
     parameters, decoding = _with_decoding(request, parameters)
     page, problem, wrong, status, equivalents = None, None, "", 200, list[str]()
     has_too_many_keys, browsed = False, None
@@ -87,10 +87,10 @@ def records(
             decodings=DECODINGS,
         )
 
-    html = within_bytes(render, TEXT_MAX)
-    # A page that shows damage of the log has the status 200, too: the page itself has not failed.
-    is_whole = status in (200, 500)
-    response = page_response(request, html) if is_whole else HTMLResponse(html, status)
+    html = within_bytes(render, TEXT_MAX)  # here not rows are fewer, but characters of each text
+    # A page that shows damage of the log (an error of status 500) has not failed itself: it gets 200.
+    has_succeeded = status in (200, 500)
+    response = page_response(request, html) if has_succeeded else HTMLResponse(html, status)
     if decoding and not problem:
         cookie_path = f"/ui/topics/{path(topic)}/records"
         response.set_cookie(DECODING_COOKIE, decoding, samesite="strict", path=cookie_path)
@@ -130,7 +130,7 @@ async def follow(
 
 
 def _followed(served: CurrentServed, topic: str, parameters: RecordForm) -> tuple[BrowsedTopic, RecordQuery]:
-    """Raises UsageError, UnknownTopicError."""
+    """The topic and the query of a stream, checked before it begins. Raises UsageError, UnknownTopicError."""
     query = parameters.tail_query()
     browsed = console.browsed_topic(served, topic)
     check_stream(browsed, query)

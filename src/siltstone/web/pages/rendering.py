@@ -46,7 +46,7 @@ NAVIGATION = (
     ("api", "API", "/ui/api"),
     ("help", "Help", "/ui/help"),
 )
-
+"""The pages in the head of each page: name, title, path."""
 
 _TIME = Markup("<time>{}</time>")
 
@@ -128,8 +128,8 @@ def _source(name: str) -> str:
 
 
 def _meaning(text: str, name: str) -> str:
-    """The value of a setting in ms or bytes in readable units, such as ``7 d``; empty for a small number,
-    a negative one, and another setting."""
+    """The value of a setting in ms or bytes in readable units, such as ``7 d``; empty below 1000, where the
+    number itself is readable, for a negative number, and for any other setting."""
     if text == _LARGEST:
         return "unlimited"
     if _NUMBER.fullmatch(text) is None:
@@ -230,9 +230,9 @@ _READ_AT = re.compile("directories read <time>[^<]*</time>")  # in the footer of
 def page_etag(html: str) -> str:
     """The ETag of a page. Two pages are the same if only the time differs at which the directories were
     read."""
-    contents, tag, footer = html.rpartition("<footer>")
-    same = contents + tag + _READ_AT.sub("", footer)
-    return f'"{hashlib.sha256(same.encode()).hexdigest()[:32]}"'
+    contents, footer_tag, footer = html.rpartition("<footer>")
+    compared = contents + footer_tag + _READ_AT.sub("", footer)
+    return f'"{hashlib.sha256(compared.encode()).hexdigest()[:32]}"'
 
 
 def page_response(request: Request, html: str) -> Response:

@@ -118,28 +118,29 @@ def selected(request: Request, served: CurrentServed, selection: Annotated[Selec
     except UsageError as error:
         # Not the name of a setting: the page still needs one, to show its form.
         selection = selection.model_copy(update={"name": "cleanup.policy"})
-        return _selected(request, served, selection, str(error))
+        return _preview_page(request, served, selection, str(error))
     if selection.action == "settings" and selection.value and not selection.default:
         try:
             parse_topic_config({selection.name: selection.value}, selection.name)
         except UsageError as error:
-            return _selected(request, served, selection, str(error), "value")
-    return _selected(request, served, selection)
+            return _preview_page(request, served, selection, str(error), "value")
+    return _preview_page(request, served, selection)
 
 
-def _selected(
+def _preview_page(
     request: Request,
     served: CurrentServed,
     selection: Selection,
     problem: str | None = None,
     wrong_field: str = "",
 ) -> Response:
+    """The page with what the action would do, and its form."""
     limit = TOPICS_OF_ACTION_MAX if selection.action != "settings" else TOPICS_OF_CHANGE_MAX
     ticked = [_previewed(served, selection, topic) for topic in selection.topic[:limit]]
-    return _shown(request, served, selection, ticked, problem=problem, wrong_field=wrong_field)
+    return _ticked_page(request, served, selection, ticked, problem=problem, wrong_field=wrong_field)
 
 
-def _shown(
+def _ticked_page(
     request: Request,
     served: CurrentServed,
     selection: Selection,
@@ -149,6 +150,7 @@ def _shown(
     wrong_field: str = "",
     is_done: bool = False,
 ) -> Response:
+    """The page of the ticked topics: what the action would do to each, or, if ``is_done``, its outcomes."""
     return page(
         request,
         served,
@@ -195,13 +197,13 @@ def _outcomes(
 ) -> Response:
     """Carry out the action ``act`` (of a topic and its tag) on each topic; a refusal of one does not stop the
     others."""
-    tags = [*form.tag, *[""] * len(form.topic)]
+    tags = [*form.tag, *[""] * len(form.topic)]  # a request may have fewer tags than topics
     done = [
         _ticked_topic(topic, lambda topic=topic, tag=tag: (act(topic, tag), ""))  # type: ignore[misc]
         for topic, tag in zip(form.topic, tags, strict=False)
     ]
     served.cataloguer.refresh_soon()
-    return _shown(request, served, Selection(topic=form.topic, action=action), done, is_done=True)
+    return _ticked_page(request, served, Selection(topic=form.topic, action=action), done, is_done=True)
 
 
 def _refused(
@@ -211,7 +213,7 @@ def _refused(
     selection = Selection(topic=form.topic, action=action, name=name, value=form.value, default=form.default)
     needs_confirmation = action == "delete" or form.name in DELETING_SETTINGS
     wrong_field = "typed" if needs_confirmation and not _is_confirmed(form) else "value"
-    return with_status_of(error, _selected(request, served, selection, str(error), wrong_field))
+    return with_status_of(error, _preview_page(request, served, selection, str(error), wrong_field))
 
 
 def _is_confirmed(form: ActionForm) -> bool:

@@ -136,17 +136,18 @@ def _drawn(partition: ShownPartition, scale: Scale, first: int) -> ShownPartitio
     """The partition with its drawing, and the rows of its segments from ``first`` on."""
     if partition.partition_segments is None:
         return partition
-    every, end = partition.partition_segments.segments, first + SEGMENTS_SHOWN
+    all_segments, end = partition.partition_segments.segments, first + SEGMENTS_SHOWN
     return replace(
         partition,
         drawing=strip(partition.partition_segments, scale),
-        segments=every[first:end],
-        next_segment=end if end < len(every) else None,
+        segments=all_segments[first:end],
+        next_segment=end if end < len(all_segments) else None,
     )
 
 
 class SettingForm(BaseModel):
-    """The setting in the form, and the value that is previewed; empty: as it is."""
+    """The setting in the form, and the value whose effect is previewed, "" for none; ``default``: the effect
+    of removing the setting is previewed."""
 
     name: str = "cleanup.policy"
     value: str = ""

@@ -100,6 +100,7 @@ def _pages(catalogue: Catalogue, query: TopicQuery) -> Iterator[Sequence[TopicRo
 
 
 def _file(pages: Iterator[Sequence[TopicRow]], *, as_json: bool) -> Iterator[str]:
+    """The rows of all pages as one text, a piece for each page: a JSON array, or CSV with one head."""
     for number, rows in enumerate(pages):
         if not as_json:
             yield csv_text(rows, TOPIC_COLUMNS, with_head=number == 0)

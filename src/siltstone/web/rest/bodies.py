@@ -36,7 +36,7 @@ def _each_once(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Partitions = Annotated[tuple[WholeNumber, ...], AfterValidator(_each_once)]
-"""The partitions of a job, each once, however often a body names it: the job's target has their names."""
+"""The partitions of a job, each once, however often a body names it, since the job's target lists them."""
 
 
 def _refuse_other_than_times(value: object) -> object:

@@ -1,4 +1,5 @@
-"""Siltstone's own REST API, below ``/api/v1``: what no other API has, shaped as ``--json`` prints."""
+"""The GET requests of Siltstone's own REST API (beside Confluent's), below ``/api/v1``, and the preview of a
+change; the objects are those that commands print with ``--json``."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def _setting(setting: Any) -> JsonObject:
 def segments(
     served: CurrentServed, topic: str, partition: IntText, start: Start = 0, count: Count = PAGE_ROWS
 ) -> JsonObject:
-    """A page of the segments of a partition, its marks, and why it is not cleaned."""
+    """A page of the segments of a partition, the offsets that divide it, and why it is not cleaned."""
     segments = console.partition_segments(served, topic, partition)
     return {**segments.to_json(), **_page_of("segments", segments.segments, start, count)}
 
@@ -264,7 +265,8 @@ def groups(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) ->
 @router.get("/transactions", dependencies=[VIEWER])
 def transactions(served: CurrentServed, start: Start = 0, count: Count = PAGE_ROWS) -> JsonObject:
     """The open transactions as the last scan of all logs has found them: it began ``at_ms``, null before
-    the first has ended; ``scanning``: how far one is that runs now (``looking``: its earlier name)."""
+    the first has ended; ``scanning``: how far a scan that runs now has come (``looking``: the earlier
+    name of this member)."""
     scan = last_scan(served)
     transactions = scan.found or OpenTransactions()
     return {

@@ -3,7 +3,8 @@ of settings of many topics; jobs that clean, explain or empty a topic, erase key
 each key, and the cancelling of a job; partitions that the cleaner tries again, pauses or resumes; the restart
 of the broker.
 
-A change of settings needs the ETag that was read, so that it overwrites no other's change: without
+A change of settings needs the ETag that was read, so that it does not overwrite a change of another user:
+without
 ``If-Match``, or ``if_match`` of each topic, it is refused with 428.
 """
 
@@ -89,6 +90,8 @@ def _altered(
     if_match: str | None,
     validate_only: bool,
 ) -> JsonObject:
+    """Change the settings of one topic, or with ``validate_only`` only check them; the outcome, also a
+    refusal."""
     try:
         done = administration.alter_settings(
             *(served, by, change.topic, change.set, change.remove),
@@ -187,8 +190,8 @@ def resume(served: CurrentServed, by: CurrentActor, topic: str, partition: IntTe
 
 @router.post("/broker:restart", dependencies=[ADMIN], status_code=202)
 def restart(served: CurrentServed, by: CurrentActor) -> None:
-    """Shut the directories down cleanly, read server.properties and open them again. The response is sent
-    before."""
+    """Shut the directories down cleanly, read server.properties and open them again. The response comes
+    before that."""
     broker_settings.restart(served, by)
 
 

@@ -23,9 +23,11 @@ router = APIRouter(prefix="/admin/v2", tags=["Pulsar"], dependencies=[JSON_ONLY]
 TOPIC = "/persistent/{tenant}/{namespace}/{topic}"
 NAMESPACE = "/namespaces/{tenant}/{namespace}/compactionThreshold"
 Bytes = Annotated[int, Body(le=(1 << 63) - 1), NUMBERS_ONLY]
+"""A body that is a number: of bytes."""
 
 
 def _topic(tenant: str, namespace: str, topic: str) -> str:
+    """The full name of the path's topic. A bad name is refused with 412, Pulsar's status for it."""
     try:
         return pulsar.pulsar_name(tenant, namespace, topic)
     except UsageError as error:
@@ -36,21 +38,21 @@ Topic = Annotated[str, Depends(_topic)]
 
 
 def _namespace(tenant: str, namespace: str) -> str:
-    _topic(tenant, namespace, "any")
+    _topic(tenant, namespace, "any")  # refuses a bad tenant or namespace
     return f"{tenant}/{namespace}"
 
 
 Namespace = Annotated[str, Depends(_namespace)]
 
 
-def _checked(size: int) -> int:
+def _checked_threshold(size: int) -> int:
     if size < 0:
         raise HTTPException(412, "compactionThreshold: it is 0 or more bytes")
     return size
 
 
-def _number(size: int | None) -> Response:
-    """A number, or nothing: Pulsar's response for a policy that is not set."""
+def _threshold_response(size: int | None) -> Response:
+    """A threshold in bytes, or 204 without a body: Pulsar's response for a policy that is not set."""
     return Response(status_code=204) if size is None else JSONResponse(size)
 
 
@@ -70,13 +72,13 @@ def compaction_status(served: CurrentServed, name: Topic) -> JsonObject:
 @router.get(f"{TOPIC}/compactionThreshold", dependencies=[VIEWER], response_model=int, responses={204: {}})
 def threshold(served: CurrentServed, name: Topic, applied: BoolText = False) -> Response:
     """The topic's own threshold in bytes, 204 without one; with ``applied`` the one that is used."""
-    return _number(pulsar.threshold(served, name, applied=applied))
+    return _threshold_response(pulsar.threshold(served, name, applied=applied))
 
 
 @router.post(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
 def set_threshold(served: CurrentServed, by: CurrentActor, name: Topic, size: Bytes) -> None:
     """Set the topic's own threshold: the body is a number of bytes."""
-    pulsar.set_threshold(served, by, name, _checked(size))
+    pulsar.set_threshold(served, by, name, _checked_threshold(size))
 
 
 @router.delete(f"{TOPIC}/compactionThreshold", dependencies=[EDITOR], status_code=204)
@@ -106,13 +108,13 @@ def partitions(served: CurrentServed, name: Topic) -> JsonObject:
 @router.get(NAMESPACE, dependencies=[VIEWER], response_model=int, responses={204: {}})
 def namespace_threshold(served: CurrentServed, name: Namespace) -> Response:
     """The namespace's threshold in bytes, 204 without one."""
-    return _number(pulsar.namespace_threshold(served, name))
+    return _threshold_response(pulsar.namespace_threshold(served, name))
 
 
 @router.put(NAMESPACE, dependencies=[EDITOR], status_code=204)
 def set_namespace_threshold(served: CurrentServed, by: CurrentActor, name: Namespace, size: Bytes) -> None:
     """Set the namespace's threshold: the body is a number of bytes."""
-    pulsar.set_namespace_threshold(served, by, name, _checked(size))
+    pulsar.set_namespace_threshold(served, by, name, _checked_threshold(size))
 
 
 @router.delete(NAMESPACE, dependencies=[EDITOR], status_code=204)

@@ -10,9 +10,10 @@ at once. It sends new records, or with ``view=compacted`` first those of the led
     event: records
     data: {"records": […], "left": […], "reason": null}
 
-Events are ``records``, ``gap`` (some were deleted before they were read), ``heartbeat`` and ``end``. A reader
-that comes back says the last ``id`` that it has seen, as browsers do (``Last-Event-ID``), or passes it as
-``cursor``. A slow reader holds no memory: the next records are read when it has taken the last ones.
+Events are ``records``, ``gap`` (some were deleted before they were read), ``heartbeat`` and ``end``;
+``left`` says how many offsets of each partition are still to be read. A reader that comes back says the last
+``id`` that it has seen, as browsers do (``Last-Event-ID``), or passes it as ``cursor``. A slow reader holds
+no memory: the next records are read when it has taken the last ones.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def opened_stream(
     waits: bool = True,
     media_type: str = EVENT_STREAM,
 ) -> StreamingResponse:
-    """The response with a stream, which counts as open until its reader goes. Raises BusyError if too many
-    are."""
+    """The response with a stream, which counts as open until its reader goes. ``waits``: for new records;
+    otherwise it ends where there is no more. Raises BusyError if too many streams are open."""
     stopped = tails.claim()
     followed = follow_rendered(
         topic, query, text_of, position, waits=waits, stopped=stopped, executor=tails.executor
@@ -102,7 +103,8 @@ def _line(event: StreamEvent) -> str:
 def _checked(
     served: Served, topic: str, query: RecordQuery, position: str | None
 ) -> tuple[BrowsedTopic, RecordQuery]:
-    """Refuse now what a stream that has begun could only end with. Raises UsageError, UnknownTopicError."""
+    """The topic and the query of a stream, refused now where they are wrong: a stream that has begun has sent
+    its status 200, and could only end. Raises UsageError, UnknownTopicError."""
     browsed = console.browsed_topic(served, topic)
     check_stream(browsed, query, position)
     for partition in query.partitions or ():

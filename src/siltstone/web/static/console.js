@@ -9,6 +9,7 @@ document.addEventListener("htmx:before:request", (event) => {
   if (document.hidden || isBusy) event.preventDefault();
 });
 // When a part of the page was replaced, the focus is on the same link, button or field again, and what was open or scrolled still is.
+// The old elements are gone then: the new one is the one with the same identity, or the place-th of those that are alike.
 const states = [["details", "open"], [".scroll", "scrollLeft"]], all = (selector) => [...document.querySelectorAll(`#live ${selector}`)];
 const identity = (one) => [one.tagName, one.getAttribute("href"), one.form?.getAttribute("action"), one.name, one.value, one.ariaLabel, one.matches("button, summary") && one.textContent].join();
 const alike = (one) => all(one.localName).filter((other) => identity(other) === identity(one));
@@ -78,7 +79,7 @@ function follow(button) {
   });
 }
 
-// Once for each element, also when a part of the page was replaced.
+// Starts the script of each element that has one, once, also when a part of the page was replaced.
 function begin() {
   ages();
   for (const [selector, start] of [["[data-tail]", follow], ["[data-plot]", window.plot]]) {

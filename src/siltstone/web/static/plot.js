@@ -6,6 +6,7 @@ function plot(figure) {
   if (cleanings.length < 2 || typeof uPlot === "undefined") return;
   const colour = (name) => () => getComputedStyle(figure.querySelector(`.${name}`)).color;
   const column = (name) => cleanings.map((row) => Number(row.dataset[name]));
+  // The other rows are changes of settings: their times in seconds.
   const marks = rows.filter((row) => !cleanings.includes(row)).map((row) => Number(row.dataset.at) / 1000);
   const unit = (value) => [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([least]) => value >= least) || [1, "B"];
   const size = (value) => `${value / unit(value)[0]} ${unit(value)[1]}`;

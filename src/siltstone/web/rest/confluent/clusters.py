@@ -26,11 +26,10 @@ router = APIRouter(tags=["Confluent v3"])
 
 
 @router.get("/clusters", dependencies=[VIEWER], response_model=ResourceList)
-def list_clusters(here: OnlyCluster, page: Page) -> JsonObject:
+def list_clusters(cluster: OnlyCluster, page: Page) -> JsonObject:
     """The cluster of this server."""
-    return listing(
-        "KafkaClusterList", f"{here.root}/clusters", [here.id], lambda _: cluster_document(here), page
-    )
+    url = f"{cluster.root}/clusters"
+    return listing("KafkaClusterList", url, [cluster.id], lambda _: cluster_document(cluster), page)
 
 
 @router.get(CLUSTER_PATH, dependencies=[VIEWER], response_model=Resource)

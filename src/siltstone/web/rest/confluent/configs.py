@@ -71,7 +71,7 @@ class Alterations(Body):
     data: list[Alteration]
     validate_only: Flag = False
 
-    def parts(self) -> tuple[dict[str, str], list[str]]:
+    def set_and_removed(self) -> tuple[dict[str, str], list[str]]:
         """(what is set, what is removed). Raises HTTPException for a SET without a value, and, as Kafka does,
         for a setting that is there twice."""
         names, set_to, removed = set[str](), dict[str, str](), list[str]()
@@ -169,14 +169,17 @@ def alter_topic_configs(
     cluster: NamedCluster, by: CurrentActor, topic_name: str, new: Alterations, if_match: IfMatch = None
 ) -> None:
     """Set and remove settings of a topic, all or none."""
-    set_to, names = new.parts()
-    _alter_topic(cluster, by, topic_name, set_to, names, if_match=if_match, validate_only=new.validate_only)
+    set_to, to_remove = new.set_and_removed()
+    _alter_topic(
+        cluster, by, topic_name, set_to, to_remove, if_match=if_match, validate_only=new.validate_only
+    )
 
 
 def _alter_topic(
-    cluster: Cluster, by: Actor, topic: str, set_to: dict[str, str], names: Sequence[str], **options: Any
+    cluster: Cluster, by: Actor, topic: str, set_to: dict[str, str], to_remove: Sequence[str], **options: Any
 ) -> None:
-    remove = clusters.own_names(cluster.served, topic, names)
+    # As in Kafka, removing a setting that the topic does not have itself is no error.
+    remove = clusters.own_names(cluster.served, topic, to_remove)
     administration.alter_settings(cluster.served, by, topic, set_to, remove, **options)
 
 
@@ -226,15 +229,17 @@ def _cluster_document(cluster: Cluster, entry: clusters.ConfigEntry) -> JsonObje
 
 
 def _tagged(cluster: Cluster, document: JsonObject) -> Response:
+    """The document with the ETag of the broker's file, if it has one."""
     tag = clusters.broker_tag(cluster.served)
     return JSONResponse(document, headers={} if tag is None else {"ETag": tag})
 
 
 def _alter_broker(
-    cluster: Cluster, by: Actor, set_to: dict[str, str], names: Sequence[str], **options: Any
+    cluster: Cluster, by: Actor, set_to: dict[str, str], to_remove: Sequence[str], **options: Any
 ) -> Response:
-    _, waiting = alter_static(cluster.served, by, set_to, names, **options)
-    changed = {find_broker_key(name).name for name in (*set_to, *names)}
+    _, waiting = alter_static(cluster.served, by, set_to, to_remove, **options)
+    # ``waiting`` has all settings that wait for a restart: the response names those of this change.
+    changed = {find_broker_key(name).name for name in (*set_to, *to_remove)}
     pending = [name for name in waiting if find_broker_key(name).name in changed]
     return JSONResponse({"restart_pending": pending}) if pending else Response(status_code=204)
 
@@ -262,7 +267,9 @@ def alter_broker_configs(
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
     refuse_other_broker(cluster, broker_id)
-    return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
+    return _alter_broker(
+        cluster, by, *new.set_and_removed(), if_match=if_match, validate_only=new.validate_only
+    )
 
 
 @router.get(f"{BROKER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)
@@ -311,7 +318,9 @@ def alter_cluster_configs(
     cluster: NamedCluster, by: CurrentActor, new: Alterations, if_match: IfMatch = None
 ) -> Response:
     """Set and remove settings of the broker, all or none."""
-    return _alter_broker(cluster, by, *new.parts(), if_match=if_match, validate_only=new.validate_only)
+    return _alter_broker(
+        cluster, by, *new.set_and_removed(), if_match=if_match, validate_only=new.validate_only
+    )
 
 
 @router.get(f"{CLUSTER_CONFIGS}/{{name}}", dependencies=[VIEWER], response_model=Resource)

@@ -36,10 +36,10 @@ def _group(cluster: Cluster, name: str) -> ConsumerGroup:
 
 
 def _group_document(cluster: Cluster, group: ConsumerGroup) -> JsonObject:
-    at = ("consumer-groups", group.name)
+    parts = ("consumer-groups", group.name)
     return cluster.resource(
         "KafkaConsumerGroup",
-        *at,
+        *parts,
         consumer_group_id=group.name,
         is_simple=group.protocol_type in (None, "") and not group.members,
         partition_assignor=group.protocol or "",
@@ -47,8 +47,8 @@ def _group_document(cluster: Cluster, group: ConsumerGroup) -> JsonObject:
         type=group.type.upper(),
         is_mixed_consumer_group=any(member.uses_classic for member in group.members),
         coordinator=cluster.link("brokers", cluster.broker_id),
-        consumers=cluster.link(*at, "consumers"),
-        lag_summary=cluster.link(*at, "lag-summary"),
+        consumers=cluster.link(*parts, "consumers"),
+        lag_summary=cluster.link(*parts, "lag-summary"),
     )
 
 
@@ -70,15 +70,15 @@ def get_group(cluster: NamedCluster, consumer_group_id: str) -> JsonObject:
 
 
 def _consumer_document(cluster: Cluster, group: str, member: Member) -> JsonObject:
-    at = ("consumer-groups", group, "consumers", member.member_id)
+    parts = ("consumer-groups", group, "consumers", member.member_id)
     return cluster.resource(
         "KafkaConsumer",
-        *at,
+        *parts,
         consumer_group_id=group,
         consumer_id=member.member_id,
         instance_id=member.instance_id,
         client_id=member.client_id,
-        assignments=cluster.link(*at, "assignments"),
+        assignments=cluster.link(*parts, "assignments"),
     )
 
 
@@ -128,13 +128,13 @@ def list_assignments(
 ) -> JsonObject:
     """The partitions that are assigned to a member."""
     assigned = _member(cluster, consumer_group_id, consumer_id).assigned
-    named = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
+    parts = ("consumer-groups", consumer_group_id, "consumers", consumer_id, "assignments")
     keys = sorted((partition.topic, partition.partition) for partition in assigned)
 
     def document(key: tuple[str, int]) -> JsonObject:
         return _assignment_document(cluster, consumer_group_id, consumer_id, *key)
 
-    return cluster.listing("KafkaConsumerAssignmentList", named, keys, document, page)
+    return cluster.listing("KafkaConsumerAssignmentList", parts, keys, document, page)
 
 
 @router.get(
@@ -173,6 +173,7 @@ def _lag_document(cluster: Cluster, group: ConsumerGroup, offset: GroupOffset) -
 
 
 def _member_of(group: ConsumerGroup, offset: GroupOffset) -> Member | None:
+    """The member that the offset's partition is assigned to, None if there is none."""
     return next((member for member in group.members if member.member_id == offset.member_id), None)
 
 
@@ -217,10 +218,10 @@ def get_lag_summary(cluster: NamedCluster, consumer_group_id: str) -> JsonObject
 def _summary_document(cluster: Cluster, group: ConsumerGroup, largest: GroupOffset, total: int) -> JsonObject:
     topic, number = largest.topic_partition.topic, largest.topic_partition.partition
     member = _member_of(group, largest)
-    at = ("consumer-groups", group.name)
+    parts = ("consumer-groups", group.name)
     return cluster.resource(
         "KafkaConsumerGroupLagSummary",
-        *(*at, "lag-summary"),
+        *(*parts, "lag-summary"),
         consumer_group_id=group.name,
         max_lag_consumer_id=largest.member_id or "",
         max_lag_instance_id=None if member is None else member.instance_id,
@@ -229,6 +230,6 @@ def _summary_document(cluster: Cluster, group: ConsumerGroup, largest: GroupOffs
         max_lag_partition_id=number,
         max_lag=largest.lag,
         total_lag=total,
-        max_lag_consumer=None if member is None else cluster.link(*at, "consumers", member.member_id),
+        max_lag_consumer=None if member is None else cluster.link(*parts, "consumers", member.member_id),
         max_lag_partition=cluster.link("topics", topic, "partitions", number),
     )

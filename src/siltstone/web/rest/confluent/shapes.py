@@ -75,7 +75,8 @@ class Paging:
     token: str | None
 
     def after(self) -> Key | None:
-        """The key. Raises HTTPException for a token that this server has not made."""
+        """The key in ``token``, None without a token. Raises HTTPException for one that this server has not
+        made."""
         if not self.token:
             return None
         try:
@@ -130,8 +131,8 @@ class Cluster:
         make: Callable[[Any], JsonObject],
         page: Paging,
     ) -> JsonObject:
-        """A list of resources: their keys, ascending, and what makes the resource of one. No more keys are
-        asked for than the page needs."""
+        """A page of a list of resources. ``keys``: of all resources, ascending, of which no more are consumed
+        than the page needs; ``make`` makes the resource of a key."""
         return listing(kind, self.url(*parts), keys, make, page)
 
 
@@ -139,14 +140,14 @@ def listing(
     kind: str, url: str, keys: Iterable[Any], make: Callable[[Any], JsonObject], page: Paging
 ) -> JsonObject:
     """A list at ``url``; see ``Cluster.listing``."""
-    after, rest = page.after(), iter(keys)
+    after, remaining = page.after(), iter(keys)
     if after is not None:
         last = _comparable(after)
-        rest = dropwhile(lambda key: key <= last, rest)
+        remaining = dropwhile(lambda key: key <= last, remaining)
     try:
-        shown = list(rest if page.size is None else islice(rest, page.size))
-        has_more = next(rest, None) is not None
-    except TypeError:
+        shown = list(remaining if page.size is None else islice(remaining, page.size))
+        has_more = next(remaining, None) is not None
+    except TypeError:  # the token's key cannot be compared with those of this list
         raise HTTPException(400, "page_token: it is of another list") from None
     following = None
     if has_more:

@@ -151,16 +151,16 @@ def delete_topic(cluster: NamedCluster, by: CurrentActor, topic_name: str, if_ma
 
 
 def _partition_document(cluster: Cluster, topic: str, number: int) -> JsonObject:
-    at = ("topics", topic, "partitions", number)
+    parts = ("topics", topic, "partitions", number)
     leader = clusters.replicas_of(cluster.served, cluster.broker_id, topic, number).leader
     return cluster.resource(
         "KafkaPartition",
-        *at,
+        *parts,
         topic_name=topic,
         partition_id=number,
-        leader=None if leader is None else cluster.link(*at, "replicas", leader),
-        replicas=cluster.link(*at, "replicas"),
-        reassignment=cluster.link(*at, "reassignment"),
+        leader=None if leader is None else cluster.link(*parts, "replicas", leader),
+        replicas=cluster.link(*parts, "replicas"),
+        reassignment=cluster.link(*parts, "reassignment"),
     )
 
 
@@ -199,7 +199,7 @@ def list_all_reassignments(cluster: NamedCluster, page: Page) -> JsonObject:
 @router.get(f"{TOPIC}/partitions/-/reassignment", dependencies=[VIEWER], response_model=ResourceList)
 def list_reassignments(cluster: NamedCluster, topic_name: str, page: Page) -> JsonObject:
     """The partitions of a topic whose replicas are being reassigned: none here."""
-    clusters.partitions_of(cluster.served, topic_name)
+    clusters.partitions_of(cluster.served, topic_name)  # refuses an unknown topic
     parts = ["topics", topic_name, "partitions", "-", "reassignment"]
     return cluster.listing("KafkaReassignmentList", parts, [], dict, page)
 
@@ -258,13 +258,13 @@ def get_replica(
 def get_reassignment(cluster: NamedCluster, topic_name: str, partition_id: IntText) -> JsonObject:
     """The reassignment of a partition: no replica is added or removed here."""
     clusters.partition_named(cluster.served, topic_name, partition_id)
-    at = ("topics", topic_name, "partitions", partition_id)
+    parts = ("topics", topic_name, "partitions", partition_id)
     return cluster.resource(
         "KafkaReassignment",
-        *(*at, "reassignment"),
+        *(*parts, "reassignment"),
         topic_name=topic_name,
         partition_id=partition_id,
         adding_replicas=[],
         removing_replicas=[],
-        replicas=cluster.link(*at, "replicas"),
+        replicas=cluster.link(*parts, "replicas"),
     )
