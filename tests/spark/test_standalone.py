@@ -136,7 +136,8 @@ def test_a_programs_own_session_is_used_and_stays_as_it_is(
     script += [str(there.directory), str(out), json.dumps(keywords), json.dumps({**SMALL, **QUICK})]
     said = json.loads(cluster.run(script, kind))
     assert said.pop("engine") == f"spark {cluster.master}"
-    assert "spark.executor.memory=9g" in said.pop("too late")
+    too_late = said.pop("too late")
+    assert "spark.executor.memory" in too_late and "9g" not in too_late  # a value may be a secret
     assert said == {
         "explained": ["would_clean"],
         "cleaned": ["cleaned"],
