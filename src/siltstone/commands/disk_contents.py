@@ -1,5 +1,5 @@
-"""The contents of a log directory: each log with its segments, indexes and left-overs, and what is beside the
-logs.
+"""Lists the contents of a log directory: each log with the bytes of its segments, indexes and left-overs, and
+what is beside the logs.
 
 ::
 
@@ -67,8 +67,8 @@ class LogOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A file or folder that is no part of a log of its topic, or that cannot be read (0 bytes, time 0): its
-    path in the directory, its bytes, and why it is there."""
+    """A file or folder that is no part of a log of its topic, or that cannot be read (then ``bytes`` and
+    ``modified_ms`` are 0): its path in the directory, its bytes, and why it is there."""
 
     path: str
     bytes: int

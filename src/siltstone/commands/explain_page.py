@@ -1,10 +1,10 @@
-"""What ``siltstone explain`` finds out about a cleaning, as one self-contained page with plots: it loads
-nothing from elsewhere, and escapes every text.
+"""Makes the page of ``siltstone explain --html``: one self-contained HTML file with plots, which loads
+nothing from elsewhere.
 
-If a text were not escaped, a key that looks like markup would still do nothing: the page's content security
-policy forbids scripts. The page is ``explain.html`` beside this file, a template of Jinja; needs
-``siltstone[web]``. Each plot is an ``svg`` element as text, "" where there is nothing to draw: no script, no
-file from elsewhere, no size of its own. ``ElementTree`` makes the elements and escapes every text. Each plot,
+The page is ``explain.html`` beside this file, a template of Jinja (needs ``siltstone[web]``), which
+escapes every text. If one were not escaped, a key that looks like markup would still do nothing: the page's
+content security policy forbids scripts. Each plot is the text of an ``svg`` element, made and escaped by
+``ElementTree``, or "" if there is nothing to draw. It has no size of its own: the page scales it. Each plot,
 and each of its shapes, has a ``title`` that says in words what it shows.
 """
 
@@ -102,8 +102,8 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
-    """A row with two bars for each (label, whole, kept, caption), what is kept drawn over the whole; at most
-    some dozens of rows."""
+    """A row for each (label, whole, kept, caption): a bar as long as ``whole``, and over it one as long as
+    ``kept``; at most some dozens of rows."""
     maximum = max((whole for _, whole, _, _ in rows), default=0)
     shapes = []
     for number, (label, whole, kept, caption) in enumerate(rows if maximum > 0 else ()):

@@ -1,6 +1,7 @@
-"""``siltstone monitoring``: alert rules for Prometheus and a dashboard for Grafana, of a server's metrics.
+"""Writes alert rules for Prometheus and a dashboard for Grafana over a server's metrics: ``siltstone
+monitoring``.
 
-Both are files that their users change: thresholds are a start.
+Users are expected to adapt both files: the thresholds are only a start.
 
 ::
 
@@ -26,7 +27,7 @@ _CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alerting rule: it fires when ``expression`` has held for ``lasting``."""
+    """One alerting rule: it fires when ``expression`` (PromQL) has held for ``lasting`` (such as ``10m``)."""
 
     name: str
     expression: str
@@ -166,7 +167,7 @@ ALERTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel of the dashboard: a title, expressions with their legends, Grafana's name of the unit."""
+    """One panel of the dashboard. ``queries``: (PromQL, legend); ``unit``: by Grafana's name of it."""
 
     title: str
     queries: Sequence[tuple[str, str]]

@@ -86,6 +86,7 @@ class TopicProducer(Closing):
                 self._append(number, batch)
 
     def _round_robin(self, _: Sequence[int]) -> int:
+        """The partition of the next batch of records without a key."""
         self._round_robin_count += 1
         return self._numbers[(self._round_robin_count - 1) % len(self._numbers)]
 
@@ -123,8 +124,8 @@ _ATTEMPTS_MAX = 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeRange:
     """The range of offsets to read, as ``consume -o`` names it. It starts at ``offset``, at the first record
-    at or after ``from_ms``, or ``last`` offsets before the end; without these at ``start``. ``until_ms``: end
-    at the first record at or after that time."""
+    at or after ``from_ms``, or ``last`` offsets before the end; without these three at ``start``.
+    ``until_ms``: end at the first record at or after that time."""
 
     start: str = EARLIEST
     offset: int | None = None
@@ -158,8 +159,8 @@ class FetchedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedRecords:
-    """Records of one partition, from a directory (``polled``) or from a broker (``fetched``); neither: its
-    end, at ``offset``, was reached."""
+    """Records of one partition, from a directory (``polled``) or from a broker (``fetched``); with neither,
+    the end was reached. ``offset``: the offset that is read next."""
 
     topic_partition: TopicPartition
     offset: int
@@ -219,7 +220,7 @@ class _FollowedPartition:
         )
         self.end_reported = False
         start = self.reader.offset
-        first = 0 if compacted else log.log_start_offset
+        first = 0 if compacted else log.log_start_offset  # a ledger may have records from below the log start
         if not first <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {start} is outside {log.log_start_offset} to {log.log_end_offset}",

@@ -1,4 +1,4 @@
-"""The savings of cleanings, by day and by topic, in all log directories of a server."""
+"""Adds up the bytes that cleanings have saved, by day and by topic, over all log directories of a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Histories:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[tuple[Path, str], tuple[object, Sequence[object]]] = {}
+        """By log directory and ``kept_as``: the state of the file, and its parsed rows."""
         self._merged_parts: dict[str, tuple[object, Sequence[object]]] = {}
+        """By name: the rows of each directory, and all together."""
 
     def of(self, directory: Path) -> Sequence[Cleaning]:
         """The history of a log directory (``read_cleanings``). Raises OSError."""
@@ -90,6 +92,7 @@ class Histories:
 
 
 def _are_same(before: object, parts: Sequence[object]) -> bool:
+    """Are the elements of two sequences the same objects?"""
     assert isinstance(before, Sequence)
     return len(before) == len(parts) and all(map(lambda one, other: one is other, before, parts))
 

@@ -6,8 +6,8 @@ is kept.
     request ─► ``Scans.of`` ─► ``LastScan``: what the last one has found, and when; how far a running one is
                     └ none yet, or too old ─► the one thread that scans: one scan at a time
 
-A scan is only made for a request: the next one begins at the first request that comes ``AGAIN_MS`` after the
-end of the last one and ten times as long as that took.
+A scan is only made for a request: the next one begins at the first request after a pause of ``AGAIN_MS`` and
+ten times as long as the last scan took.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from siltstone.base.closing import Closing
 from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError
 
 AGAIN_MS = 5_000
+"""The least time from the end of a scan to the next one of the same name."""
 FIRST_SECONDS = 0.03
 """How long a request waits for a first scan: that of a few logs ends within it."""
 Found = TypeVar("Found")
