@@ -1,4 +1,4 @@
-"""The changes that a server makes to its open directories, each recorded in the audit log before it is made.
+"""Makes the changes of a server to its open directories, each recorded in the audit log before it is made.
 
 ::
 

@@ -1,4 +1,5 @@
-"""Backups of log directories in an object store: ``siltstone backup``, ``siltstone restore``.
+"""Makes and restores backups of log directories in an object store: ``siltstone backup``, ``siltstone
+restore``.
 
 The format is that of ``base.files.backups``. A file is cut into chunks of equal size, so a segment that has
 grown since the last backup adds its new chunks, and a segment that a cleaning has written anew under its old

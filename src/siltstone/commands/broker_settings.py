@@ -1,4 +1,4 @@
-"""The settings of the broker of an open server: reads, checks and changes them.
+"""Reads, checks and changes the settings of the broker of an open server.
 
 Static settings are in the ``server.properties`` that the server was started with (``alter_static``). A change
 keeps the comments and the order of the file. Settings that can change at run time apply at once, too; the

@@ -1,4 +1,4 @@
-"""The catalogue of a server: a row for each topic and each partition, in columns, replaced as a whole.
+"""Keeps the catalogue of a server: a row for each topic and each partition, in columns, replaced as a whole.
 
 ::
 

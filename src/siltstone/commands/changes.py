@@ -1,5 +1,5 @@
-"""The audit log: a line for each change that a user asked for, with the values before and after, and a line
-for its outcome.
+"""Writes and reads the audit log: a line for each change that a user asked for, with the values before and
+after, and a line for its outcome.
 
 A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory::
 

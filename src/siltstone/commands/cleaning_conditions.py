@@ -1,4 +1,4 @@
-"""The conditions that decide whether a log is cleaned now: its cleanable range, and what holds records
+"""Finds the conditions that decide whether a log is cleaned now: its cleanable range, and what holds records
 back from it.
 
 ::

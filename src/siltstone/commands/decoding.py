@@ -150,7 +150,8 @@ def _utf8(data: bytes, shown_bytes: int) -> DecodedBytes | None:
     is_cut = len(data) > shown_bytes
     shown = data[:shown_bytes]
     if is_cut:
-        # The cut may be within a character, of which up to three bytes are left then.
+        # The cut may be within a character, of which up to three bytes are left then. ``lead``: how far from
+        # the end the last character begins, 0 if not within four bytes.
         lead = next((at for at in range(1, min(4, len(shown)) + 1) if shown[-at] & 0xC0 != 0x80), 0)
         if lead and shown[-lead] >= 0xC0 and _character_bytes(shown[-lead]) > lead:
             shown = shown[:-lead]

@@ -39,6 +39,7 @@ SEGMENTS, INDEXES, LEDGERS = "segments", "indexes", "compacted ledgers"
 LEFT_OVERS, DELETED_TOPICS = "left-overs of swaps and cleanings", "deleted topics"
 MOVED, OTHER = "replicas that move or are stray", "other files"
 _FOLDERS = {names.STAGING: LEFT_OVERS, names.STAGED_WRITES: LEFT_OVERS, names.COMPACTED: LEDGERS}
+"""The kind of the files in a folder of a log, by the folder's name."""
 _WHY = {
     ".swap": "a swap that has not ended: the next start completes it",
     ".cleaned": "a cleaning that was interrupted: the next start removes it",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.explain import Explanation, LogExplanation, Moment
 
 WIDTH, HEIGHT = 720, 220
+"""Of a drawing, in its own units; ``HEIGHT``: of the plot over time."""
 _PALETTE = ("#2f6fdf", "#e07b39", "#8a5cc9", "#c4455d", "#8f9bad", "#3f9d77", "#b58a1b", "#5b7f95")
 COLOURS = {
     **dict(zip(("kept", *CLEANING_REASONS), _PALETTE, strict=False)),
@@ -30,6 +31,7 @@ COLOURS = {
 """By name, the same in every plot: of what is kept, of each reason of a discard, of the bytes written, and of
 those that a cleaning could reclaim."""
 OTHER = "#8a8f98"
+"""The colour of a part that ``COLOURS`` does not name."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 """Margins of the plot over time, in units of the drawing."""
 _LABELS, _CAPTIONS, _ROW = 240, 150, 20
@@ -110,7 +112,7 @@ def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
         y, scale = number * _ROW, (WIDTH - _LABELS - _CAPTIONS) / maximum
         shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
         for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], kept)):
-            width = max(value * scale, 0.5 if value else 0)
+            width = max(value * scale, 0.5 if value else 0)  # the smallest value is still seen
             shapes.append(_rect(colour, f"{label}: {caption}", x=_LABELS, y=y + 3, width=width, height=14))
         shapes.append(_text(caption, "start", x=_LABELS + whole * scale + 6, y=y + 14))
     return _svg(title, _ROW * len(rows), shapes)

@@ -139,6 +139,7 @@ def _explain_open_logs(
 
 
 def _document(log: LogExplanation) -> dict[str, Any]:
+    """One log of the job's result: its explanation without settings, with ``GROUPS_MAX`` groups at most."""
     document = log.to_json()
     del document["settings"]
     groups = document["groups"]

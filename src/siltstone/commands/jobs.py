@@ -1,4 +1,4 @@
-"""The background jobs of a server: cleanings, dry runs, erasures of keys, emptied topics.
+"""Runs the background jobs of a server: cleanings, dry runs, erasures of keys, the emptying of topics.
 
 ::
 

@@ -1,5 +1,5 @@
-"""Lists for display: filtered, sorted, a page at a time, as CSV or JSON. (Topics have columns of their own,
-see ``catalogue``: there may be 100,000 of them.)"""
+"""Filters and sorts the rows of lists for display, and returns a page of them, CSV or JSON. (Topics have
+columns of their own, see ``catalogue``: there may be 100,000 of them.)"""
 
 from __future__ import annotations
 

@@ -23,6 +23,7 @@ ALERTS_FILE, DASHBOARD_FILE = "siltstone-alerts.yml", "siltstone-dashboard.json"
 _MANAGER = "kafka_log_logcleanermanager_"
 _REQUESTS, _BY_INSTANCE = "kafka_network_requestmetrics_", "sum by (instance, job)"
 _CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+"""Parts of several expressions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,9 @@ _TIMES = {
 """Words of ``--time``, and Kafka's -4, which is earliest-local. The log directories have local segments only,
 so the earliest local offset is the earliest one."""
 _PARTITIONS = re.compile(r"(\d{0,18})(-)?(\d{0,18})", re.ASCII)
+"""A number, or a range with a hyphen."""
 _PARTITION_MAX = (1 << 31) - 1
+"""Numbers of partitions are int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

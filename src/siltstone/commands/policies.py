@@ -324,6 +324,7 @@ def recovery_configs(
 
 
 _AS_IF_COMPACTED = "as if compacted"
+"""The source of the settings that ``as_if_compacted`` replaces; ``tiered_notes`` recognises them by it."""
 _REMOTE_STORAGE = "remote.storage.enable"
 
 

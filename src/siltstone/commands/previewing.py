@@ -36,7 +36,9 @@ from siltstone.runtime.compactions import backlog_bytes, compaction_threshold
 
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""With other values of these, retention may delete more segments."""
 ROLL_SETTINGS = ("segment.bytes", "segment.ms", "segment.index.bytes", "max.compaction.lag.ms")
+"""With other values of these, an append may roll the active segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

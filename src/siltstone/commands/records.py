@@ -118,7 +118,8 @@ _START_WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 """The words of ``-o``: kcat's, Kafka's and Siltstone's."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _ATTEMPTS_MAX = 20
-"""How often in a row a directory is read before the error is raised."""
+"""How often in a row reading a directory may fail, as when a live broker swaps segments, before the error is
+raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +261,7 @@ class TopicConsumer:
             advice = f"pass {' or '.join(ISOLATIONS)}"
             raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
         self._directories, self._topic, self._isolation = directories, topic, isolation
-        self._only, self._beyond_high_watermark = partitions, beyond_high_watermark
+        self._requested, self._beyond_high_watermark = partitions, beyond_high_watermark
         self._compacted = read_compacted
         snapshot = directories.snapshot()
         self.notes, self.broker_id = snapshot.notes, snapshot.broker_id
@@ -335,5 +336,5 @@ class TopicConsumer:
             if number in changed:
                 followed = self._followed[number]
                 followed.log = self._log(snapshot, number)
-            elif number not in self._followed and not self._only:
+            elif number not in self._followed and not self._requested:
                 self._followed[number] = self._follow(snapshot, number, ConsumeRange())

@@ -48,6 +48,7 @@ class Histories:
         parts = [self._savings_of(directory) for directory in directories]
 
         def merged() -> list[Saving]:
+            # Several directories may have partitions of one topic, and so savings of one day and topic.
             savings = parts[0] if len(parts) == 1 else added_up(row for part in parts for row in part)
             savings = sorted(savings, key=lambda saving: -saving.saved_bytes)
             return sorted(savings, key=lambda saving: saving.day, reverse=True)

@@ -1,5 +1,5 @@
-"""Scans of all logs, which take longer than a request may: each runs in the background, and its last result
-is kept.
+"""Runs scans of all logs, which take longer than a request may, in the background, and keeps the last result
+of each.
 
 ::
 
@@ -102,6 +102,8 @@ class Scans(Closing):
         return self._scans[name]
 
     def _run(self, name: str, scan: Callable[[Report], object]) -> None:
+        """Scan, in the pool's thread; the result or the error becomes the state of the scan."""
+
         def report(done: int, total: int) -> None:
             if self._is_closed:
                 raise JobCancelledError("the server is being stopped")
@@ -120,6 +122,7 @@ class Scans(Closing):
         self._change(name, **values, is_running=False, ended_ms=ended_ms, pause_ms=pause_ms)
 
     def _change(self, name: str, **values: object) -> None:
+        """Set fields of a scan's ``LastScan``."""
         with self._lock:
             self._scans[name] = replace(self._scans[name], **values)  # type: ignore[arg-type]
 

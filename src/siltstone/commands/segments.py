@@ -130,7 +130,8 @@ class PartitionSegments:
 
     @property
     def ghosts(self) -> Sequence[tuple[int, str, int]]:
-        """(Base offset, suffix, bytes) of each ``.log`` among the leftovers."""
+        """(Base offset, suffix, bytes) of each ``.log`` among the leftovers: the drawing shows them with
+        dashed lines."""
         parsed = [(parse_segment_file(name), size) for name, size in self.leftovers]
         return [
             (name.base_offset, name.suffix, size)

@@ -1,4 +1,4 @@
-"""The log directories of one ``siltstone serve`` process, open or in look mode, and what works on them.
+"""Holds the log directories of one ``siltstone serve`` process, open or in look mode, and what works on them.
 
 ::
 

@@ -159,6 +159,7 @@ async def follow_rendered(
     pause, last_event_at, was_at_end = _PAUSE_SECONDS_MIN, time.monotonic(), False
     try:
         while not stopped.is_set():
+            # Is it at the writers' pace, so that it need not read as fast as it can?
             is_paced = waits and (query.view == "log" or was_at_end)
             try:
                 step, events = await run(executor if is_paced else None, stream.rendered_step, render)

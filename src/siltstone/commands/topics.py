@@ -230,11 +230,13 @@ def _deleted_directories(manager: LogManager) -> set[str]:
 # only a running broker changes its dynamic ones.
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
+"""The source of a namespace's policies, where Kafka's names of sources stand for others."""
 _BROKER_SOURCES = (
     ConfigSource.DYNAMIC_BROKER_CONFIG,
     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
     ConfigSource.STATIC_BROKER_CONFIG,
 )
+"""The sources of a broker's settings, strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
