@@ -148,9 +148,9 @@ async def follow_rendered(
 ) -> AsyncIterator[Rendered]:
     """``follow``, but ``render`` makes something of each event, in the thread that has read the records.
 
-    A stream of the view *log*, or of the view *compacted* once it has caught up, reads in ``executor``, which
-    has one thread for all such streams: ten threads that wake at once would delay an append. Others read in
-    asyncio's threads. ``waits``: wait for new records at the end. ``stopped``: set it to end the stream."""
+    A stream of the view *log*, or of the view *compacted* once it has caught up, is paced by the writers. It
+    reads in ``executor``, which has one thread for all such streams: ten threads that wake at once would
+    delay an append. Others read in asyncio's threads. ``waits``: for new records. ``stopped``: ends it."""
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
     positions = {} if position is None else parse_position(topic, query, position)
@@ -159,7 +159,6 @@ async def follow_rendered(
     pause, last_event_at, was_at_end = _PAUSE_SECONDS_MIN, time.monotonic(), False
     try:
         while not stopped.is_set():
-            # Is it at the writers' pace, so that it need not read as fast as it can?
             is_paced = waits and (query.view == "log" or was_at_end)
             try:
                 step, events = await run(executor if is_paced else None, stream.rendered_step, render)

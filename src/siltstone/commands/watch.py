@@ -309,8 +309,7 @@ class Watch:
         self._shared: dict[object, Config] = {}
         """One object for the settings of all topics whose own ones are the same."""
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
-        """By id of a ``Config``: the ``Config``, which must live as long as its id counts, and what it
-        makes."""
+        """By the id of a ``Config``, which is kept so that no other one gets its id."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         self._opened_directories = tuple(opened)
         self._listing: _Listing | None = None
@@ -324,7 +323,6 @@ class Watch:
         self._horizons_read: dict[str, tuple[tuple[Segment, ...], int, Horizons]] = {}
         """By log, the segments, the time in ms at which they were read, and their horizons."""
         self._horizon_bytes_left = HORIZON_BYTES
-        """What is left of ``HORIZON_BYTES`` for this snapshot."""
         self._metadata: tuple[int, Snapshot] | None = None
         """When a broker's metadata log was last read (ms), and the snapshot that read it."""
         self._has_snapshot = False
