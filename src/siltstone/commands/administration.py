@@ -1,4 +1,4 @@
-"""The changes that a server makes to its open directories, each recorded in the audit log before it is made.
+"""Makes the changes of a server to its open directories, each recorded in the audit log before it is made.
 
 ::
 
@@ -49,7 +49,8 @@ def topic_etag(served: Served, topic: str) -> str:
 
 
 def refuse_other_tag(if_match: str | None, tag: str, target: str) -> None:
-    """Raises ChangedMeanwhileError unless ``if_match`` (None or ``*``: anything) has ``tag``."""
+    """Raises ChangedMeanwhileError unless ``if_match``, the value of a request's If-Match header (None or
+    ``*``: anything), has ``tag``."""
     if if_match is None or if_match.strip() == "*":
         return
     if tag not in [part.strip() for part in if_match.split(",")]:
@@ -116,9 +117,9 @@ def add_partitions(
         refuse_fewer_partitions(name, before, count)
         _refuse_too_many(name, count - before)
         if not validate_only:
-            counts = {"partitions": before}, {"partitions": count}
+            old, new = {"partitions": before}, {"partitions": count}
             changes = served.opened_changes()
-            with changes.recorded(actor, "add-partitions", name, before=counts[0], after=counts[1]):
+            with changes.recorded(actor, "add-partitions", name, before=old, after=new):
                 manager.topics.add_partitions(name, count)
     return TopicChange(topic=name, status="altered", partitions=count)
 

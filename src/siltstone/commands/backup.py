@@ -1,4 +1,5 @@
-"""Backups of log directories in an object store: ``siltstone backup``, ``siltstone restore``.
+"""Makes and restores backups of log directories in an object store: ``siltstone backup``, ``siltstone
+restore``.
 
 The format is that of ``base.files.backups``. A file is cut into chunks of equal size, so a segment that has
 grown since the last backup adds its new chunks, and a segment that a cleaning has written anew under its old
@@ -173,8 +174,7 @@ def backup(
 
     Raises UsageError, BusyError while another backup writes there, DirectoryLockedError,
     DirectoryRefusedError for the directory of one partition, NotALogDirectoryError, SourceChangedError if a
-    live broker changes a partition again and again,
-    CorruptFileError, OSError.
+    live broker changes a partition again and again, CorruptFileError, OSError.
     """
     refuse_unless_object_store(request.target)
     if request.keep is not None and request.keep < 1:
@@ -302,6 +302,8 @@ class _Backup:
         )
 
     def _is_left_out(self, name: str) -> bool:
+        """Is it a file that a restored directory must not have: a lock, one that a start removes, or, of a
+        running broker, a clean-shutdown marker?"""
         base = name.rpartition("/")[2]
         if base == LOCK or base.endswith(_REMOVED_AT_START):
             return True
@@ -312,8 +314,9 @@ class _Backup:
         it again until nothing but its last segment has changed during the copy."""
         done_bytes = self._done_bytes
         for _ in range(LIVE_ATTEMPTS):
-            self._done_bytes = done_bytes
+            self._done_bytes = done_bytes  # an attempt counts once in the progress
             with contextlib.suppress(FileNotFoundError, SourceChangedError):
+                # What is passed over there is in ``passed_over`` since ``back_up`` listed the directory.
                 below, before = _files_below(root / folder, [], f"{folder}/")
                 copied = self._files(root, before)
                 _, after = _files_below(root / folder, [], f"{folder}/")
@@ -409,7 +412,7 @@ def _is_unchanged(before: Mapping[str, files.FileStat], after: Mapping[str, file
         later = after.get(name)
         if later is None or later.identity != status.identity:
             return False
-    return not active or f"{active}.log" in after
+    return not active or f"{active}.log" in after  # not if a truncation or a deletion has removed it
 
 
 # Pruning
@@ -501,7 +504,7 @@ def _restore_into(
             _restore_file(source, target / file.name, file)
             done_bytes += file.size
             progress("restore", done_bytes, point.size)
-        for folder in sorted(directory.folders, reverse=True):
+        for folder in sorted(directory.folders, reverse=True):  # inner folders before those that name them
             files.sync_directory(target / folder)
         files.sync_directory(target)
     files.sync_directory(partial)
@@ -511,9 +514,12 @@ _RESTORE_EARLIER = "restore an earlier backup"
 
 
 def _restore_file(source: Path, path: Path, file: BackedUpFile) -> None:
+    """Write a file from its chunks, of which ``THREADS`` are read at a time, durably."""
+
     def chunk(name: str) -> bytes:
         stored_path = chunk_path(source, name)
         try:
+            # No chunk is longer; one byte more, so that one which is too long fails the check of its hash.
             data = files.read_bytes(stored_path, backup_format.CHUNK_BYTES + 1)
         except FileNotFoundError:
             raise CheckFailedError("a chunk is missing", path=stored_path, advice=_RESTORE_EARLIER) from None

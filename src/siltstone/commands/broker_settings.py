@@ -1,4 +1,4 @@
-"""The settings of the broker of an open server: reads, checks and changes them.
+"""Reads, checks and changes the settings of the broker of an open server.
 
 Static settings are in the ``server.properties`` that the server was started with (``alter_static``). A change
 keeps the comments and the order of the file. Settings that can change at run time apply at once, too; the
@@ -51,6 +51,7 @@ _CLEANER_PREFIXES = (
 )
 """The beginnings of the names of the settings in the group ``LOG_CLEANER``; the last two are Pulsar's."""
 _FIRST_SHOWN = (CLEANER_SWITCH, "log.cleanup.policy")
+"""The settings that are shown first in their group."""
 _lock = threading.Lock()
 """Held while the file is read, changed and written."""
 
@@ -208,7 +209,7 @@ def alter_dynamic(
             name: text_of(find_broker_key(name), name, setting.value) for name, setting in layer.items()
         }
         after = {**{name: text for name, text in before.items() if name not in remove}, **set_to}
-        altered_broker(manager.config, after, of_all=of_all)
+        altered_broker(manager.config, after, of_all=of_all)  # raises if a setting is wrong
         if not validate_only and after != before:
             target = _ALL_BROKERS if of_all else _BROKER
             changes = served.opened_changes()
@@ -263,6 +264,7 @@ def _read(served: Served) -> tuple[Path, javaproperties.PropertiesFile]:
 
 
 def _parsed(served: Served, properties: javaproperties.PropertiesFile) -> Config:
+    """The settings in ``properties``, without those that only Kafka knows. Raises UsageError."""
     path = str(served.options.properties)
     return Config(static=parse_server_properties(properties.dumps(), path, skip_unknown=True))
 

@@ -1,4 +1,5 @@
-"""Pages of a topic's records for display: ``browse`` reads one. (``commands/streaming`` has streams.)
+"""Reads a topic's records for display, a page at a time: ``browse``. (``commands/streaming`` streams new
+ones.)
 
 ::
 
@@ -87,8 +88,10 @@ million of two bytes each, which would fill the memory."""
 _BLOCK_BYTES, _SMALLEST_BLOCK_BYTES = 1 << 20, 16 << 10
 """How much of a partition one read covers, and the least of it in a topic of many partitions."""
 _ATTEMPTS = 3
+"""How often a page is read at most, if another process removes files meanwhile."""
 _CURSOR_VERSION = 1
 _CURSOR_HEAD, _CURSOR_RANGE, _COMPACTED_RANGE = map(struct.Struct, (">b8si", ">iqq", ">iqqq"))
+"""The fields of a cursor: see the module's docstring."""
 _CURSOR_BYTES_MAX = 4 << 20
 _LAST_OFFSET = (1 << 63) - 1
 _CURSOR_ADVICE = "begin again without a cursor"
@@ -166,8 +169,9 @@ class BrowsedTopic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowsedRecord:
     """One record of a page. ``headers``: the first ``HEADERS_SHOWN``; ``headers_left``: how many more it has.
-    ``size``: bytes in its batch, decompressed. ``producer_id``: -1 without one. ``mark``: ``commit``,
-    ``abort``, ``control`` or None. ``timestamp_ms`` is None where the format has none."""
+    ``size``: bytes in its batch, decompressed. ``leader_epoch``, ``producer_id``: of its batch, -1 without
+    one. ``mark``: of a control record ``commit``, ``abort`` or ``control`` (another), else None.
+    ``timestamp_ms`` is None where the format has none."""
 
     partition: int
     offset: int
@@ -258,7 +262,8 @@ def browse(
     budget: Budget | None = None,
 ) -> RecordPage:
     """One page of records. ``latest``: for the view of that name, the cache of each log's last
-    offsets by key; without it they are found for this page alone. (A key that is asked for needs none.)
+    offsets by key; without it they are found for this page alone. (A query for one key needs none:
+    ``finds_latest_by_key``.)
 
     Raises UsageError (query, cursor), UnknownTopicError, CorruptRecordError, LedgerError,
     DirectoryRefusedError, OSError.
@@ -368,7 +373,7 @@ def _cursor_text(position: _Position, digest: bytes, view: RecordsView) -> str:
     left = -1 if position.records_left is None else position.records_left
     entry = _range_struct(view)
     width = len(entry.format) - 2  # without the byte order and the partition's number
-    ranges = b"".join(entry.pack(number, *rest[:width]) for number, rest in position.ranges.items())
+    ranges = b"".join(entry.pack(number, *remaining[:width]) for number, remaining in position.ranges.items())
     return base64.urlsafe_b64encode(_CURSOR_HEAD.pack(_CURSOR_VERSION, digest, left) + ranges).decode()
 
 
@@ -391,11 +396,11 @@ def _parse_cursor(
             raise ValueError("it belongs to another topic or query")
         ranges: dict[int, _Range] = {}
         for number, *offsets in _range_struct(view).iter_unpack(data[_CURSOR_HEAD.size :]):
-            rest = _Range(*offsets)
-            is_possible = 0 <= rest.low <= rest.high and rest.log_from >= -1
+            remaining = _Range(*offsets)
+            is_possible = 0 <= remaining.low <= remaining.high and remaining.log_from >= -1
             if number not in partitions or number in ranges or not is_possible or left < -1:
                 raise ValueError("its positions are impossible")
-            ranges[number] = rest
+            ranges[number] = remaining
     except (ValueError, struct.error, binascii.Error) as error:
         raise UsageError(f"the cursor is not valid: {error}", advice=_CURSOR_ADVICE) from error
     return _Position(ranges, None if left < 0 else left)
@@ -407,12 +412,12 @@ def _over_newer_ledgers(
     """The position in the view *compacted* whose ends are not below the horizons as they are now. Raises
     LedgerError, OSError."""
     ranges = dict(position.ranges)
-    for number, rest in ranges.items():
-        is_in_ledger = rest.log_from < 0 or rest.low < rest.log_from
+    for number, remaining in ranges.items():
+        is_in_ledger = remaining.log_from < 0 or remaining.low < remaining.log_from
         ledger = LedgerStore(logs[number].directory).cursor() if is_in_ledger else None
         if ledger is not None:
             end = min(ledger.horizon, logs[number].view.readable_end(query.isolation))
-            ranges[number] = rest._replace(high=max(rest.high, end))
+            ranges[number] = remaining._replace(high=max(remaining.high, end))
     return position._replace(ranges=ranges)
 
 
@@ -510,18 +515,19 @@ class MatchingRows:
 
 
 class _Scan:
-    """The matches of one partition, in order. ``rest``: the offsets that are neither read nor returned."""
+    """The matches of one partition, in order. ``remaining``: the offsets that are not read yet, or whose
+    matches were dropped."""
 
     def __init__(
         self,
         log: ReadableLog,
-        rest: _Range,
+        remaining: _Range,
         query: RecordQuery,
         matching: MatchingRows,
         budget: Budget,
         block_bytes: int,
     ) -> None:
-        self.log, self.rest = log, rest
+        self.log, self.remaining = log, remaining
         self._query, self._matching, self._budget, self._block_bytes = query, matching, budget, block_bytes
         self._matches: deque[_Match] = deque()
         self._reader: LogReader | CompactedReader | None = None
@@ -533,7 +539,7 @@ class _Scan:
         One read is always done, so that each request makes progress in every partition whose next match it
         needs.
         """
-        while not self._matches and self.rest.low < self.rest.high:
+        while not self._matches and self.remaining.low < self.remaining.high:
             if self._has_read and self._budget.is_over:
                 return None
             self._has_read = True
@@ -550,11 +556,11 @@ class _Scan:
     def left(self) -> _Range:
         """The range that is left to read, from the head on."""
         if not self._matches:
-            return self.rest
+            return self.remaining
         offset = self._matches[0].offset
         if self._query.is_newest_first:
-            return _Range(min(self.rest.low, offset), offset + 1)
-        return self.rest._replace(low=offset)
+            return _Range(min(self.remaining.low, offset), offset + 1)
+        return self.remaining._replace(low=offset)
 
     def close(self) -> None:
         """Release a ledger that is held."""
@@ -562,12 +568,12 @@ class _Scan:
             self._reader.close()
 
     def _read_forward(self) -> None:
-        reader = self._reader = self._reader or self._open(self.rest)
+        reader = self._reader = self._reader or self._open(self.remaining)
         polled = self._poll(reader)
         if isinstance(reader, CompactedReader):
-            self.rest = self.rest._replace(log_from=reader.log_from)
+            self.remaining = self.remaining._replace(log_from=reader.log_from)
         if polled is None:
-            self.rest = self.rest._replace(low=self.rest.high)
+            self.remaining = self.remaining._replace(low=self.remaining.high)
             return
         matches = self._matches_of(polled)[: self._query.limit]
         self._matches.extend(matches)
@@ -577,14 +583,14 @@ class _Scan:
         if is_cut:
             self.close()
             self._reader = None
-        self.rest = self.rest._replace(low=min(low, self.rest.high))
+        self.remaining = self.remaining._replace(low=min(low, self.remaining.high))
 
     def _read_block_before(self) -> None:
-        """Read the block that ends at the end of ``rest``, and append its matches, the newest first."""
+        """Read the block that ends at the end of ``remaining``, and append its matches, the newest first."""
         # Retention may have removed the first records since the page before.
-        low, high = max(self.rest.low, self.log.log_start_offset), self.rest.high
+        low, high = max(self.remaining.low, self.log.log_start_offset), self.remaining.high
         if low >= high:
-            self.rest = _Range(high, high)
+            self.remaining = _Range(high, high)
             return
         start = max(_block_start(self.log.view, high, self._block_bytes), low)
         reader = self._open(_Range(start, high))
@@ -594,11 +600,11 @@ class _Scan:
             matches.extend(self._matches_of(polled)[-limit:])
         if matches and self._query.finds_latest_by_key:
             self._matches.append(matches[-1])
-            self.rest = _Range(low, low)
+            self.remaining = _Range(low, low)
             return
         self._matches.extend(reversed(matches))
         # A full deque has dropped older matches of this block: the next page finds them again.
-        self.rest = _Range(low, matches[0].offset if len(matches) == limit else start)
+        self.remaining = _Range(low, matches[0].offset if len(matches) == limit else start)
 
     def _open(self, offsets: _Range) -> LogReader | CompactedReader:
         isolation, end = self._query.isolation, offsets.high
@@ -629,6 +635,7 @@ class _Scan:
         return reader
 
     def _poll_compacted(self, reader: CompactedReader) -> PolledRecords | None:
+        """The next records of the view *compacted*."""
         try:
             return reader.poll()
         except OffsetOutOfRangeError:
@@ -637,6 +644,7 @@ class _Scan:
             return reader.poll()
 
     def _poll(self, reader: LogReader | CompactedReader) -> PolledRecords | None:
+        """The next records, whose bytes are added to the budget; None at the end."""
         if isinstance(reader, CompactedReader):
             polled = self._poll_compacted(reader)
             self._budget.spent += 0 if polled is None else int(polled.batches["size"].sum())
@@ -721,7 +729,11 @@ def _browse(
 def _page(
     read: _PageRead, budget: Budget, digest: bytes, view: RecordsView, building: float | None = None
 ) -> RecordPage:
-    ranges = {number: rest for number, rest in read.position.ranges.items() if rest.low < rest.high}
+    ranges = {
+        number: remaining
+        for number, remaining in read.position.ranges.items()
+        if remaining.low < remaining.high
+    }
     is_end = not ranges or read.position.records_left == 0
     return RecordPage(
         records=read.records,
@@ -735,7 +747,8 @@ def _page(
 
 def _progress(ranges: Mapping[int, _Range]) -> tuple[PartitionProgress, ...]:
     return tuple(
-        PartitionProgress(partition=number, low=rest.low, high=rest.high) for number, rest in ranges.items()
+        PartitionProgress(partition=number, low=remaining.low, high=remaining.high)
+        for number, remaining in ranges.items()
     )
 
 
@@ -747,8 +760,7 @@ def _read_page(
     keys: Mapping[int, LatestKeys],
     budget: Budget,
 ) -> _PageRead:
-    """The records of a page: repeatedly the first, in the order of the query, of all partitions' next
-    ones."""
+    """The records of a page: the next records of all partitions, merged in the order of the query."""
     limit = min(query.limit, query.limit if position.records_left is None else position.records_left)
     block_bytes = max(
         min(READ_BYTES // 4 // max(len(position.ranges), 1), _BLOCK_BYTES), _SMALLEST_BLOCK_BYTES
@@ -756,13 +768,13 @@ def _read_page(
     scans = {
         number: _Scan(
             logs[number],
-            rest,
+            remaining,
             query,
             MatchingRows(query, topic.masked, keys.get(number)),
             budget,
             block_bytes,
         )
-        for number, rest in position.ranges.items()
+        for number, remaining in position.ranges.items()
     }
     try:
         taken, is_bounded = _merge(scans, limit, query.is_newest_first)
@@ -780,8 +792,8 @@ def _merge(
 ) -> tuple[list[tuple[int, _Match]], bool]:
     """(the records of the page with their partitions, whether the budget was over before the page was full).
 
-    While the next record of a partition is unknown, no record of another one can be returned: it may be
-    later.
+    While the next record of a partition is unknown, no record of another one can be returned: the unknown one
+    may come before it.
     """
     heads: list[tuple[tuple[int, int], _Match]] = []
     taken: list[tuple[int, _Match]] = []
@@ -792,7 +804,7 @@ def _merge(
             head = scan.head()
             if head is not None:
                 heapq.heappush(heads, ((sign * head.timestamp, number), head))
-            elif scan.rest.low < scan.rest.high:
+            elif scan.remaining.low < scan.remaining.high:
                 return taken, True
         if not heads:
             break

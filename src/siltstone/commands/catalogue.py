@@ -1,4 +1,4 @@
-"""The catalogue of a server: a row for each topic and each partition, in columns, replaced as a whole.
+"""Keeps the catalogue of a server: a row for each topic and each partition, in columns, replaced as a whole.
 
 ::
 
@@ -55,6 +55,7 @@ FIGURES_SECONDS = 0.25
 UNKNOWN = -1
 """In a column of numbers: not known."""
 _CODE = {state: number for number, state in enumerate(STATES)}
+"""The number of a state in a column, the most urgent first."""
 _logger = logging.getLogger("siltstone")
 Numbers = npt.NDArray[np.int64]
 
@@ -138,13 +139,12 @@ class CatalogueTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowFigures:
-    """Figures of logs that take longer to find than their states. In the order of the catalogue's
-    ``watched``.
+    """Figures of logs that take longer to find than their states.
 
-    ``records``: a column, the records that each log stores, ``UNKNOWN`` until they were counted; None: no log
-    was counted yet. ``damage``: why a log cannot be counted: a file of it is damaged, or cannot be read.
-    ``saved_bytes_7d``: by topic what the last seven days' cleanings have saved, None: not
-    known. ``is_complete``: all logs are counted.
+    ``records``: the records that each log stores, in the order of the catalogue's ``watched``; ``UNKNOWN``
+    until they were counted; None: no log was counted yet. ``damage``: why a log cannot be counted: a file of
+    it is damaged, or cannot be read. ``saved_bytes_7d``: by topic what the last seven days' cleanings have
+    saved, None: not known. ``is_complete``: all logs are counted.
     """
 
     records: Numbers | None = None
@@ -243,7 +243,7 @@ class Catalogue:
         }
 
     def topic_sums(self, name: str) -> Numbers:
-        """The sums of a partitions' column by topic; ``UNKNOWN`` where it is for one of the partitions."""
+        """The sums by topic of a column of ``partition_columns``; ``UNKNOWN`` if one partition's value is."""
         values, topic = self.partition_columns[name], self._log_columns["topic"]
         sums, unknown = np.zeros(len(self.names), np.int64), np.zeros(len(self.names), bool)
         np.add.at(sums, topic, values)
@@ -252,7 +252,7 @@ class Catalogue:
         return sums
 
     def topic_maxima(self, name: str) -> npt.NDArray[Any]:
-        """The largest values of a partitions' column by topic, at least 0."""
+        """The largest value by topic of a column of ``partition_columns``, at least 0."""
         values = self.partition_columns[name]
         most = np.zeros(len(self.names), values.dtype)
         np.maximum.at(most, self._log_columns["topic"], values)
@@ -376,7 +376,8 @@ class Catalogue:
 
     @cached_property
     def _first_rows(self) -> Numbers:
-        """The first row of each topic's partitions; the last entry is the number of all rows."""
+        """The first row of each topic's partitions, which are neighbours since ``watched`` is sorted; the
+        last entry is the number of all rows."""
         edges = np.searchsorted(self._log_columns["topic"], np.arange(len(self.names) + 1))
         return edges.astype(np.int64)
 
@@ -435,6 +436,7 @@ class Catalogue:
         raise UnknownTopicError("there is no such partition", path=str(topic_partition)[:256])
 
     def _row(self, topic: str) -> int:
+        """The row of a topic in ``topic_columns``. Raises UnknownTopicError."""
         if topic not in self._row_of_topic:
             raise UnknownTopicError(f"there is no topic {topic[:256]!r}")
         return self._row_of_topic[topic]
@@ -662,6 +664,7 @@ class Cataloguer(Closing):
             return self.current
 
     def _build(self, began: float) -> Catalogue:
+        """A new catalogue. ``began``: when the refresh began (``time.monotonic``)."""
         snapshot = self._watch.snapshot()
         if snapshot.error is not None:
             raise UsageError(snapshot.error, advice="look at the directories")
@@ -686,7 +689,7 @@ class Cataloguer(Closing):
         )
 
     def refresh_soon(self) -> None:
-        """Let the thread refresh now."""
+        """Let the thread refresh now, without waiting for it."""
         self._wake.set()
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""The audit log: a line for each change that a user asked for, with the values before and after, and a line
-for its outcome.
+"""Writes and reads the audit log: a line for each change that a user asked for, with the values before and
+after, and a line for its outcome.
 
 A JSON object a line, in ``siltstone-changes.jsonl`` in the first log directory::
 
@@ -36,7 +36,8 @@ RESTART = "restart"
 """The action whose outcome is written when the directories are open again."""
 LOCAL_USER = "-"
 READ_BYTES = 4 << 20
-"""How many of the file's last bytes are read to show changes."""
+"""How many of the file's last bytes are read to show changes. The first line of these may be incomplete, and
+is left out then."""
 _RECEIPT_ADVICE = "free space or repair the directory, and run the command again: it continues where it was"
 _AUDIT_ADVICE = "free space or repair the directory: no change is made that cannot be recorded"
 
@@ -253,6 +254,7 @@ class ChangeLog:
 
 
 def _ended(change: AuditedChange, end: _Outcome | None) -> AuditedChange:
+    """The change with its outcome, if there is one."""
     return change if end is None else replace(change, outcome=end.outcome, receipt=end.receipt)
 
 

@@ -5,7 +5,7 @@ The steps of a cleaning::
     check the request ─► lock the directories ─► settings of each log ─► destination: copy, in place, dry run
         ─► clean ─► commit, or discard after an error ─► audit (--report), files for later runs
 
-Spark is imported only if an engine is needed.
+Spark is imported only if it is the engine, and there is something to clean.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _logger = logging.getLogger("siltstone.cleaner")
 
 def note_uncleanable(states: Sequence[LogState], results: Sequence[LogResult]) -> None:
     """Add a note to the results of logs that are listed as uncleanable; one result a state, in order."""
-    listed = {path: _listed(path) for path in {state.directory.path for state in states}}
+    listed = {path: _uncleanable_logs(path) for path in {state.directory.path for state in states}}
     for state, result in zip(states, results, strict=True):
         uncleanable = listed[state.directory.path].get(state.topic_partition)
         if uncleanable is not None:
@@ -108,7 +108,8 @@ def record_outcome(
 ) -> None:
     """Write the results of a cleaning in place to the directories' files; one result a state, in order.
 
-    An interrupted run has results of its first logs only. ``run``: its name, below which originals are kept.
+    An interrupted run has results of its first logs only. ``run``: the run's name; originals are kept below
+    KEEP/``run``.
     """
     if request.dry_run or not request.in_place:
         return
@@ -120,10 +121,11 @@ def record_outcome(
         directory = state.directory.path
         if directory not in with_own_files:
             continue
+        is_done = result.status in (CLEANED, NOTHING_TO_DO)
         try:
             if result.status == UNCLEANABLE:
                 mark_uncleanable(directory, state.topic_partition, result.reason, began_ms)
-            elif result.status in (CLEANED, NOTHING_TO_DO) and state.topic_partition in _listed(directory):
+            elif is_done and state.topic_partition in _uncleanable_logs(directory):
                 clear_uncleanable(directory, state.topic_partition)
                 result.notes.append("removed from the list of uncleanable logs")
         except OSError as error:
@@ -146,7 +148,7 @@ def _kept_originals(request: CleanRequest, run: str, result: LogResult) -> str |
     return str(folder) if files.exists(folder) else None
 
 
-def _listed(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
+def _uncleanable_logs(directory: Path) -> Mapping[TopicPartition, Uncleanable]:
     """The logs that are listed as uncleanable; none if the list cannot be read."""
     try:
         return read_uncleanable(directory)
@@ -250,7 +252,8 @@ class CleanOutcome:
 
 EngineFactory = Callable[[CleanRequest, Progress | None], Engine]
 Confirm = Callable[[Sequence[LogState], PlanOptions], None]
-"""Called with the logs of a run and the options of its plans."""
+"""Called with the logs of a run and the options of its plans, before anything is changed; raises to
+refuse."""
 
 
 def spark_engine(request: CleanRequest, progress: Progress | None) -> Engine:
@@ -315,11 +318,12 @@ def clean(
         originals = None if request.keep_originals is None else request.keep_originals.absolute() / run
         destination, out = _destination(request, run, originals, directories, states, stack, started)
         audit = _Audit(request=request, run=run, started_ms=started, now_ms=now_ms, states=states, out=out)
-        _roll(states if request.roll else (), clock)
+        _roll(states if request.roll else (), clock)  # a change, so after the audit's checksums
         make_engine = engine or _engine_for(request, states)
         engine_of_run = functools.cache(lambda: make_engine(request, progress))
         if isinstance(destination, StoredCopy):
-            # The cache is empty until the first call, which starts the engine.
+            # A copy to a store puts files with the engine's tasks if the engine runs. The cache is empty
+            # until the first call, which starts the engine.
             destination.engine = lambda: engine_of_run() if engine_of_run.cache_info().currsize else None
             destination.start_engine = engine_of_run
         cleaner = _cleaner(request, destination, engine_of_run, progress)
@@ -382,7 +386,8 @@ def _outcome(
 
 
 def refuse_all_topics(states: Sequence[LogState], _options: PlanOptions) -> None:
-    """Raises UsageError if a cleaning in place, for which no topic was named, would clean any."""
+    """A ``Confirm`` for a cleaning in place that names no topic: raises UsageError if it would clean a log,
+    unless the request names single partition directories."""
     selected = [state for state in states if state.may_be_cleaned]
     if any(not state.directory.is_partition_subset for state in selected):
         topics = {state.topic_partition.topic for state in selected}
@@ -454,7 +459,8 @@ def _in_place(
 ) -> Destination:
     in_place = InPlace(run, None if originals is None else Originals(originals))
     if request.dry_run:
-        # A dry run that names no destination checks only the space that was named.
+        # A dry run with neither --in-place nor --out does not compare the new files with the free space, only
+        # with --max-extra-bytes.
         checks_space = request.in_place or request.max_extra_bytes is not None
         return DryRun(in_place if checks_space else None)
     if originals is not None:
@@ -465,8 +471,8 @@ def _in_place(
 
 
 def _make_durably(folder: Path) -> None:
-    """Create a folder and those above it whose names last: after a cleaning only KEEP leads to the originals.
-    Raises OSError."""
+    """Create a folder and the missing ones above it, so that a crash of the machine cannot lose their names:
+    after a cleaning the originals are only there. Raises OSError."""
     missing = [path for path in (folder, *folder.parents) if not files.exists(path)]
     files.make_directory(folder, parents=True)
     for path in missing:
@@ -624,8 +630,8 @@ class _Audit:
     def write(self, results: Sequence[LogResult], error: str | None = None) -> str | None:
         """Write the audit with the files as they are now; returns why it could not be written, else None.
 
-        ``error``: why the run failed as a whole; results are only of logs that it changed then. No OSError is
-        raised: the logs are cleaned, and the caller must still get their results.
+        ``error``: why the run failed as a whole; ``results`` then has only the logs that it changed. No
+        OSError is raised: the logs are cleaned, and the caller must still get their results.
         """
         path, out = self.request.report, self.out
         if path is None:
@@ -654,7 +660,7 @@ class _Audit:
         }
         try:
             files.write_new(path, json.dumps(document, indent=1, default=str).encode())
-        except FileExistsError as failure:
+        except FileExistsError as failure:  # created by another program meanwhile, so it stays
             return f"--report {path}: {failure.strerror}"
         except OSError as failure:
             with contextlib.suppress(OSError):
@@ -676,7 +682,8 @@ def undo(folder: Path, topics: Sequence[str] = (), *, dry_run: bool = False) -> 
         advice = f"pass {' or '.join(sorted(known))}"
         raise UsageError(f"--topic {unknown}: the run has no such topic", path=folder, advice=advice)
     kept = [(path, log) for path, log in kept if not topics or log.topic_partition.topic in topics]
-    # A partition itself is no link; one that became a link is refused with the other logs that have changed.
+    # Only the log directory above may be a link. A partition that has become one is refused by ``undo_logs``,
+    # as any log that has changed since the run.
     roots = [files.resolved(Path(log.path).parent) for _, log in kept]
     with locked_directories(roots, dry_run=dry_run) as opened:
         by_inode = {directory.device_and_inode: directory for directory in opened}
@@ -698,7 +705,9 @@ def recover(
 ) -> list[DirectoryRecovery]:
     """Recover log directories, as a broker's start and stop would: a result for each of them.
 
-    The error of a log or of a disk is in its result. Raises SiltstoneError for any other.
+    ``config``: settings as key=value, over those in the metadata and in ``broker_config``
+    (``server.properties``). ``threads``, ``check``: as in ``RecoveryOptions``. The error of a log or of a
+    disk is in its result. Raises SiltstoneError for any other.
     """
     settings = parse_assignments(config, "--config")
     recovery_ms = resolve_now_ms(now_ms, SystemClock())
@@ -712,7 +721,7 @@ def recover(
         for directory in [stack.enter_context(directory) for directory in opened]:
             try:
                 refuse_network_file_system(directory)
-                directory.properties()
+                directory.properties()  # an error of reading them is this directory's, and the others go on
                 directories.append(directory)
             except OSError as error:
                 failed(directory.path, error)

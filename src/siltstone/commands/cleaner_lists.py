@@ -1,4 +1,5 @@
-"""The rows of the console's three lists of the log cleaner: its queue, past cleanings, uncleanable logs."""
+"""Makes the rows of the console's three lists of the log cleaner: its queue, past cleanings, uncleanable
+logs."""
 
 from __future__ import annotations
 
@@ -51,6 +52,7 @@ def queue(served: Served) -> LongList[QueueRow]:
     """The queue of the cleaner: the logs with ``cleanup.policy=compact``, the dirtiest first."""
     catalogue = served.catalogue
     paused = frozenset[TopicPartition]() if served.cleaner is None else served.cleaner.paused
+    # ``order`` has the catalogue's row of each log in the queue. A log's *number* is its place there, from 0.
     order, columns = catalogue.by_dirty_ratio, catalogue.partition_columns
     paused_numbers = _numbers_in_queue(catalogue, paused)
 

@@ -1,4 +1,4 @@
-"""The conditions that decide whether a log is cleaned now: its cleanable range, and what holds records
+"""Finds the conditions that decide whether a log is cleaned now: its cleanable range, and what holds records
 back from it.
 
 ::
@@ -9,8 +9,8 @@ back from it.
                                        open transaction · min lag · ledger
 
 ``Blocker`` says why a record is not in the range yet, and until when; ``ratio_sentence`` says why a log with
-dirty records is not due. The rules are those of ``compaction.inplace.ranges``, for an open log with the
-bounds of the embedded cleaner, for one that is only read with those of its checkpoints.
+dirty records is not due. The rules are those of ``compaction.inplace.ranges``. An open log is bounded as the
+embedded cleaner bounds it, a log that is only read by its checkpoints.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class CleaningConditions:
 
     @cached_property
     def forced_ms(self) -> int | None:
-        """When ``max.compaction.lag.ms`` makes the log due whatever its dirty ratio; None if it does not, or
-        nothing is dirty."""
+        """The time in ms at which ``max.compaction.lag.ms`` makes the log due whatever its dirty ratio; None
+        without that setting, or if nothing is dirty."""
         lag_ms = self.log_config.max_compaction_lag_ms
         first_dirty, active = self.range.first_dirty, self.facts.segments[-1].base_offset
         oldest_ms = ranges.oldest_dirty_ms(ranges.segments_between(self.facts.segments, first_dirty, active))
@@ -121,8 +121,8 @@ class CleaningConditions:
 
     @cached_property
     def blockers(self) -> list[Blocker]:
-        """Why records cannot be cleaned yet, each reason from a segment's base on. The first that holds for a
-        record is shown."""
+        """Why records cannot be cleaned yet, each reason from a segment's base on. Of a record's reasons the
+        first in this order is shown: the active segment comes first."""
         return [*self._active(), *self._uncommitted(), *self._within_min_lag(), *self._other_bounds()]
 
     def blocker_of(self, offset: int) -> Blocker | None:

@@ -1,4 +1,5 @@
-"""The clients of a server's broker: their connections, their requests by API, and the broker's metrics.
+"""Defines what a server shows of its broker's clients: their connections, their requests by API, and the
+broker's metrics.
 
 The broker implements ``Clients``; the console, REST and ``/metrics`` read it as ``Served.clients``, which is
 None in a server without a broker.
@@ -18,8 +19,8 @@ NO_BROKER = "this server has no broker: it is in look mode, or was started with 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConnection:
-    """A connection. ``number``: unique since the start; ``client_id``: the last request's, shortened;
-    ``api``: of the last request.
+    """A connection. ``number``: unique since the start; ``since_ms``: when it was opened; ``requests``: how
+    many have come; ``client_id``: the last request's, shortened; ``api``: of the last request.
 
     ``state``: ``idle`` once the response to the last request has been sent, ``receiving`` when a part of the
     next request has come, ``waiting`` (for its turn, or for memory), ``running``, ``parked`` (a fetch that
@@ -48,7 +49,7 @@ class ClientConnection:
 class ApiRequests:
     """The requests of one API since the start. ``errors``: codes other than 0 in responses, of whole requests
     and of their parts, by Kafka's name; ``p50_ms`` …: percentiles of the times of answered requests,
-    interpolated within the buckets of a histogram."""
+    interpolated within the buckets of a histogram; None if none was answered."""
 
     api: str
     requests: int

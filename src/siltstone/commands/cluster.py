@@ -1,6 +1,6 @@
-"""The directories of a server (``Served``) as a cluster of one broker, in the terms of Kafka's REST proxy:
-identity, topics, partitions, replicas, offsets. Works on open directories and in look mode; changes
-nothing."""
+"""Describes the directories of a server (``Served``) as a cluster of one broker, in the terms of Confluent's
+REST proxy: identity, topics, partitions, replicas, offsets, settings. Works on open directories and in look
+mode; changes nothing."""
 
 from __future__ import annotations
 
@@ -146,6 +146,8 @@ def topic_entry(served: Served, topic: str, name: str) -> ConfigEntry:
 
 def broker_entries(served: Served, *, everything: bool = True) -> list[ConfigEntry]:
     """The broker's settings: all, or those that were set. Raises SiltstoneError, OSError."""
+    # A broker's setting may have several names, of which the file and the process may use different ones, so
+    # keys are compared.
     waiting = {find_broker_key(name).name for name in pending(served)}
     settings = broker_settings(served)
     if not everything:

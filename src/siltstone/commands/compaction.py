@@ -44,12 +44,13 @@ def compacted_json(ledger: Ledger | None) -> dict[str, object]:
 
 
 EngineFor = Callable[[int], CompactionEngine]
-"""A function that returns an engine for a compaction of a number of bytes."""
+"""Returns an engine for a compaction that reads so many bytes."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCompaction:
-    """A partition's status and ledger; ``backlog`` in bytes. ``failure``: why it cannot be read.
+    """A partition's status and ledger; ``backlog`` in bytes. ``failure``: why it cannot be read, or only in
+    part.
 
     ``result``: of the compaction that this command ran, None without one.
     """
@@ -157,6 +158,7 @@ def _topic(
     no_other_replica: bool | None,
     results: Mapping[TopicPartition, CompactionResult | None],
 ) -> TopicCompaction:
+    """The topic as it is now. ``results``: of the compactions that were just made, by partition."""
     topic = snapshot.topic(topic_partitions[0].topic)
     return TopicCompaction(
         topic=topic.name,
@@ -247,7 +249,7 @@ def _compact(
         return None  # it cannot be opened: ``_partition`` says why
     config = snapshot.config_of(snapshot.topic(topic_partition.topic))
     attempt = Attempt(log, SystemClock().now_ms())
-    outcome: CompactionResult | str = "interrupted"
+    outcome: CompactionResult | str = "interrupted"  # stays after a KeyboardInterrupt, which is not caught
     try:
         log = snapshot.committed_log(topic_partition, no_other_replica=no_other_replica)
         refuse_unsafe_files(log.directory)
@@ -259,7 +261,7 @@ def _compact(
             )
         if reset:
             store = LedgerStore(log.directory)
-            store.delete_cursor()
+            store.delete_cursor()  # first: without it no reader looks for the files that go next
             store.delete_unused()
         outcome = compact_log(compactor, log, config)
         return outcome

@@ -1,5 +1,6 @@
-"""Queries of the console and the REST API to the directories of a server (``Served``), besides the catalogue:
-records, segments, groups, directories, savings, changes. They change nothing."""
+"""Answers queries of the console and the REST API from the directories of a server (``Served``), besides
+those that the catalogue answers: records, segments, groups, directories, savings, changes. Nothing is
+changed."""
 
 from __future__ import annotations
 
@@ -60,8 +61,9 @@ def browsed_topic(served: Served, topic: str) -> BrowsedTopic:
 
 
 def cleaning_conditions(served: Served, topic: str, partition: int) -> CleaningConditions:
-    """The conditions of a partition's cleaning: from the manager, else the catalogue. Raises
-    UnknownTopicError, SiltstoneError, OSError."""
+    """The conditions of a partition's cleaning. Checkpoint and uncleanable state are the open manager's,
+    which are newer than the catalogue; in look mode the catalogue's. Raises UnknownTopicError,
+    SiltstoneError, OSError."""
     log, topic_partition = served.log(topic, partition), TopicPartition(topic, partition)
     watched = served.catalogue.partition_of(topic_partition).watched
     conditions = conditions_of(

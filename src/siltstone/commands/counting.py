@@ -97,9 +97,10 @@ class _SegmentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CachedCounts:
-    """The counts of the first ``end`` bytes of a file. ``last``: position and checksum of the last batch;
-    they differ if the file was truncated and written again. ``is_closed``: it was a closed segment, which
-    never changes. ``has_message_sets``: if the file has grown, it must be counted from its start."""
+    """The counts of the first ``end`` bytes of a file. ``last``: position and checksum of the last batch
+    there, by which a file that was truncated and written again is noticed; None without a batch.
+    ``is_closed``: it was a closed segment, which never changes. ``has_message_sets``: if the file has grown,
+    it must be counted from its start."""
 
     inode: int
     end: int
@@ -308,7 +309,7 @@ def _counts_of_batches(batches: BatchHeaders) -> SegmentCounts:
 
 
 NOT_COUNTED = -1
-"""In a column of counts: not counted yet."""
+"""In a column of counts: not counted yet (the catalogue's ``UNKNOWN``)."""
 _DAMAGED = -2
 """Could not be counted: a segment is damaged or was deleted. Tried again when the log changes."""
 
@@ -360,6 +361,7 @@ class RecordTotals:
         return np.maximum(self._records, NOT_COUNTED), is_complete
 
     def _counted(self, log: WatchedLog, may_read: Callable[[int], bool]) -> StoredRecords:
+        """The records of one log; errors are in the result."""
         if log.known_segments is not None and not log.size:
             return StoredRecords(records=0)
         try:

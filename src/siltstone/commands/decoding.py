@@ -1,5 +1,5 @@
-"""Keys, values and headers as text for display: ``decode`` returns the text, its kind, and the size of all
-bytes.
+"""Decodes keys, values and headers to text for display: ``decode`` returns the text, its kind, and the size
+of all bytes.
 
 ``auto`` takes the first that fits: a decoder of Kafka's internal topics, JSON, UTF-8 without control
 characters, an integer of 4 or 8 bytes, the header of Confluent's serializers (a zero byte and a schema id),
@@ -120,7 +120,11 @@ def decode_internal(topic: str, key: bytes | None, value: bytes | None) -> tuple
     return parts[0], TOMBSTONE if value is None and key is not None else parts[1]
 
 
+# The decoders: ``data`` is not empty; None if the bytes are not of the kind.
+
+
 def _decode_auto(data: bytes, shown_bytes: int) -> DecodedBytes:
+    """The first kind that fits, at last hex."""
     if data.lstrip()[:1] in (b"{", b"["):
         decoded = _json(data, shown_bytes)
         if decoded is not None:
@@ -146,7 +150,8 @@ def _utf8(data: bytes, shown_bytes: int) -> DecodedBytes | None:
     is_cut = len(data) > shown_bytes
     shown = data[:shown_bytes]
     if is_cut:
-        # The cut may be within a character, of which up to three bytes are left then.
+        # The cut may be within a character, of which up to three bytes are left then. ``lead``: how far from
+        # the end the last character begins, 0 if not within four bytes.
         lead = next((at for at in range(1, min(4, len(shown)) + 1) if shown[-at] & 0xC0 != 0x80), 0)
         if lead and shown[-lead] >= 0xC0 and _character_bytes(shown[-lead]) > lead:
             shown = shown[:-lead]

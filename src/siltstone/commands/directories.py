@@ -58,7 +58,7 @@ from siltstone.runtime.topics import (
 
 LIST_TOPICS = "siltstone topics --list shows the topics, --describe their partitions"
 NOT_HERE = "is in none of these directories"
-"""The failure of a partition that a topic has and the directories do not."""
+"""The failure of a partition that belongs to a topic but has no directory in these log directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,8 @@ class BrokerDirectories:
         return Snapshot(self.paths, self.broker_config())
 
     def snapshot_before_creation(self) -> Snapshot:
-        """A snapshot of the directories that exist and are not empty, as before a first topic is created."""
+        """A snapshot of those directories that exist and are not empty: before the first topic is created
+        there may be none."""
         present = [
             path
             for path in self.paths
@@ -103,7 +104,8 @@ def refuse_unclean(directory: LogDirectory) -> None:
 
 @contextlib.contextmanager
 def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Iterator[list[LogDirectory]]:
-    """Log directories that were stopped cleanly, locked for a change in place, or for its dry run.
+    """Log directories that were stopped cleanly, locked for a change in place, or for its dry run, which
+    creates no lock file: it locks only those that have one.
 
     Raises DirectoryLockedError, DirectoryRefusedError, NotALogDirectoryError, OSError.
     """
@@ -119,8 +121,8 @@ def locked_directories(paths: Sequence[Path], *, dry_run: bool = False) -> Itera
 
 class Snapshot:
     """Log directories, read once without a lock; ``notes`` says in which state each one is shown.
-    ``directories``: in the order of ``paths``; ``partitions``: the partitions and their directories, without
-    the broker's metadata and without deleted topics."""
+    ``directories``: in the order of ``paths``; ``partitions``: the directory of each partition, without
+    ``__cluster_metadata-0`` and without deleted topics."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class Snapshot:
         Raises NotALogDirectoryError, DirectoryRefusedError, CorruptFileError, OSError.
         """
         if metadata_from is not None:
-            self._metadata = metadata_from._metadata  # a cached property, which is not read again then
+            self._metadata = metadata_from._metadata  # sets the cached property, so it is not read
         self.paths = tuple(paths)
         self.broker = broker
         self.directories = open_directories(paths, lock=False) if directories is None else directories
@@ -147,6 +149,7 @@ class Snapshot:
             self.registry: TopicRegistry = registry_from.registry
         else:
             self.registry = load_registry(roots)[0] if roots else NO_TOPICS
+            # What was handed over to a Kafka has its settings in Kafka's metadata log since.
             if self.registry.is_handed_over and isinstance(self._metadata, ClusterSettings):
                 self.registry = self.registry.without_handed_over(self._metadata)
         self.broker = self.registry.with_dynamic_settings(broker)
@@ -206,7 +209,8 @@ class Snapshot:
         return node_number(node_id_of(self.directories)) or 0
 
     def names(self) -> list[str]:
-        """All topics, in order of name."""
+        """All topics, in order of name; if single partitions were named (``_is_partial``), only the topics of
+        these."""
         listed = () if self._is_partial else self.registry.topics
         return sorted({*listed, *(topic_partition.topic for topic_partition in self.partitions)})
 
@@ -234,10 +238,11 @@ class Snapshot:
 
     def topic(self, name: str) -> TopicDescription:
         """One topic. Raises UnknownTopicError."""
-        here, is_registered = self._by_topic.get(name, ()), name in self.registry.topics
-        entry = self.registry.entry(name, {listed: self.partitions[listed] for listed in here})
+        partitions, is_registered = self._by_topic.get(name, ()), name in self.registry.topics
+        paths = {topic_partition: self.partitions[topic_partition] for topic_partition in partitions}
+        entry = self.registry.entry(name, paths)
         if is_registered and self._is_partial:
-            numbers = sorted(topic_partition.partition for topic_partition in here)
+            numbers = sorted(topic_partition.partition for topic_partition in partitions)
             entry = replace(entry, partitions=tuple(numbers))
         return entry.describe(name, is_registered=is_registered)
 
@@ -365,7 +370,8 @@ class Snapshot:
         return self.log(topic_partition)
 
     def _batch_limit(self, topic: str) -> int:
-        """The bytes that a batch may decompress to: a setting of Siltstone, which no broker's topic has."""
+        """The bytes that a batch may decompress to: a setting of Siltstone, which Kafka's metadata never has,
+        so only the registry is asked."""
         own = self.registry.topics.get(topic)
         if own is None or DECOMPRESSION_LIMIT_SETTING not in own.config:
             # Without making a Config: this is the usual case, and there may be 100,000 logs.

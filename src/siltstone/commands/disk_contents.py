@@ -1,5 +1,5 @@
-"""The contents of a log directory: each log with its segments, indexes and left-overs, and what is beside the
-logs.
+"""Lists the contents of a log directory: each log with the bytes of its segments, indexes and left-overs, and
+what is beside the logs.
 
 ::
 
@@ -39,6 +39,7 @@ SEGMENTS, INDEXES, LEDGERS = "segments", "indexes", "compacted ledgers"
 LEFT_OVERS, DELETED_TOPICS = "left-overs of swaps and cleanings", "deleted topics"
 MOVED, OTHER = "replicas that move or are stray", "other files"
 _FOLDERS = {names.STAGING: LEFT_OVERS, names.STAGED_WRITES: LEFT_OVERS, names.COMPACTED: LEDGERS}
+"""The kind of the files in a folder of a log, by the folder's name."""
 _WHY = {
     ".swap": "a swap that has not ended: the next start completes it",
     ".cleaned": "a cleaning that was interrupted: the next start removes it",
@@ -67,8 +68,8 @@ class LogOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
-    """A file or folder that is no part of a log of its topic, or that cannot be read (0 bytes, time 0): its
-    path in the directory, its bytes, and why it is there."""
+    """A file or folder that is no part of a log of its topic, or that cannot be read (then ``bytes`` and
+    ``modified_ms`` are 0): its path in the directory, its bytes, and why it is there."""
 
     path: str
     bytes: int

@@ -165,8 +165,9 @@ def preview_emptying(
     counter: SegmentCounter | None = None,
     counts_keys: bool = True,
 ) -> Emptying:
-    """A dry run: the records, keys and bytes that would be removed; ``config``: the topic's settings. Raises
-    TooManyKeysError, CorruptRecordError, OSError."""
+    """A dry run: the records, keys and bytes that would be removed; ``config``: the topic's settings.
+    ``counter``: keeps the counts of closed segments from call to call. ``counts_keys``: False saves a read of
+    all records, and leaves ``keys`` None. Raises TooManyKeysError, CorruptRecordError, OSError."""
     counter = counter or SegmentCounter()
     partitions = []
     for log in logs:
@@ -261,8 +262,8 @@ def empty_in(
     """Empty a topic of directories that no process has open; a dry run takes no lock. ``engine``: the
     cleaner's. Raises as ``empty_topic``, and DirectoryLockedError."""
     if not dry_run:
-        with opened_for_cleaning(directories, topic, engine) as here:
-            return empty_topic(here, actor, topic, mode, progress=progress)
+        with opened_for_cleaning(directories, topic, engine) as opened:
+            return empty_topic(opened, actor, topic, mode, progress=progress)
     snapshot = directories.snapshot()
     description = snapshot.topic(topic)
     config = snapshot.config_of(description)
@@ -277,7 +278,7 @@ def snapshot_checkpoint(log: ReadableLog) -> int:
 
 
 def empty_topic(
-    here: OpenDirectories,
+    opened: OpenDirectories,
     actor: Actor,
     topic: str,
     mode: str,
@@ -291,8 +292,8 @@ def empty_topic(
     Raises UnknownTopicError, PolicyViolationError, UsageError, TooManyKeysError, StorageError (also if the
     audit log cannot be written: nothing was changed then), SiltstoneError, OSError.
     """
-    logs, checkpoint_of = opened_logs(here.manager, topic), opened_checkpoints(here.manager)
-    config = here.manager.topics.settings(topic)
+    logs, checkpoint_of = opened_logs(opened.manager, topic), opened_checkpoints(opened.manager)
+    config = opened.manager.topics.settings(topic)
     refuse_topic(topic, mode, config)
     counts_keys = dry_run or mode == TOMBSTONES
     before = preview_emptying(
@@ -304,11 +305,11 @@ def empty_topic(
         "records": [partition.records for partition in before.partitions],
         "bytes": [partition.bytes for partition in before.partitions],
     }
-    with here.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}) as change:
+    with opened.changes.recorded(actor, EMPTY, topic, before=known, after={"mode": mode}) as change:
         if mode == TRUNCATE:
-            partitions = _truncate(here, before.partitions, logs, progress)
+            partitions = _truncate(opened, before.partitions, logs, progress)
         else:
-            partitions = _delete_keys(here, before.partitions, logs, checkpoint_of, progress)
+            partitions = _delete_keys(opened, before.partitions, logs, checkpoint_of, progress)
         reasons = [partition.not_removed for partition in partitions if partition.not_removed is not None]
         if reasons:
             change.outcome = f"held: {reasons[0].reason}"
@@ -316,16 +317,17 @@ def empty_topic(
 
 
 def _truncate(
-    here: OpenDirectories,
+    opened: OpenDirectories,
     before: Sequence[EmptiedPartition],
     logs: Sequence[PartitionLog],
     progress: WorkProgress,
 ) -> list[EmptiedPartition]:
+    """Move each log start to the high watermark, and remove the segments below it."""
     done = list[EmptiedPartition]()
     for partition, log in zip(before, logs, strict=True):
         progress(log.topic_partition.topic, "truncating", len(done), len(logs))
-        start = here.manager.delete_all_records(log.topic_partition)
-        _remove_files(here, log)
+        start = opened.manager.delete_all_records(log.topic_partition)
+        _remove_files(opened, log)
         not_removed = None
         if start < log.high_watermark:
             reason = f"records from offset {start} on were appended meanwhile"
@@ -339,24 +341,26 @@ def _truncate(
     return done
 
 
-def _remove_files(here: OpenDirectories, log: PartitionLog) -> None:
+def _remove_files(opened: OpenDirectories, log: PartitionLog) -> None:
     """Remove replaced and deleted files now, so that the values are in no file."""
-    with here.manager.files_at_rest(log.topic_partition):
-        here.manager.remove_leftovers(log.topic_partition)
+    with opened.manager.files_at_rest(log.topic_partition):
+        opened.manager.remove_leftovers(log.topic_partition)
 
 
 def _delete_keys(
-    here: OpenDirectories,
+    opened: OpenDirectories,
     before: Sequence[EmptiedPartition],
     logs: Sequence[PartitionLog],
     checkpoint_of: CheckpointOf,
     progress: WorkProgress,
 ) -> list[EmptiedPartition]:
-    """Write the tombstones, clean, count what is left."""
+    """Write a tombstone for each key that has a value, clean the logs, and count the keys that still have
+    one: then either the cleaner was held back, or they were written again."""
     topic = logs[0].topic_partition.topic if logs else ""
+    # ``ends``: the log ends after the tombstones. ``read``: bytes, for the progress.
     total, read, ends = sum(_size(log) for log in logs), 0, list[int]()
     for log in logs:
-        now_ms = here.manager.clock.now_ms()
+        now_ms = opened.manager.clock.now_ms()
         for columns, rows in last_values(log, checkpoint_of(log)):
             progress(topic, "writing tombstones", read, total)
             for batch in tombstone_batches(log.config, columns, rows, now_ms):
@@ -365,11 +369,11 @@ def _delete_keys(
         ends.append(log.log_end_offset)
         read += _size(log)
     progress(topic, "cleaning", total, total)
-    results = here.clean_fully([log.topic_partition for log in logs])
+    results = opened.clean_fully([log.topic_partition for log in logs])
     done = list[EmptiedPartition]()
     for partition, log, end in zip(before, logs, ends, strict=True):
-        _remove_files(here, log)
-        not_removed = here.why_not_removed(log.topic_partition, end - 1, results.get(log.topic_partition))
+        _remove_files(opened, log)
+        not_removed = opened.why_not_removed(log.topic_partition, end - 1, results.get(log.topic_partition))
         keys_after = sum(len(rows) for _, rows in last_values(log, checkpoint_of(log)))
         if not_removed is None and keys_after:
             not_removed = written_again(keys_after)

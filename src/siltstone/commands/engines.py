@@ -41,8 +41,8 @@ def uses_spark(engine: str, master: str | None, size: Callable[[], int], *, no_s
 
 
 def has_session() -> bool:
-    """Has this program a Spark session, or Java from spark-submit? Imports nothing of Spark unless the
-    program has."""
+    """Does this program have a Spark session, or was it started by spark-submit? Imports nothing of Spark
+    unless the program has imported it."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # as ``spark.internals.was_submitted``
         return True
     if "pyspark.sql" not in sys.modules:
@@ -53,9 +53,9 @@ def has_session() -> bool:
 
 
 def use_stores(options: Mapping[str, str] | None = None) -> None:
-    """Use options of object stores from now on; and, where neither they nor the environment have any, those
-    of S3 that the program's Spark session has. Raises UsageError, whose message never has the value of an
-    option, since that may be a secret."""
+    """Use ``options`` for object stores from now on. An option of S3 that neither ``options`` nor the
+    environment sets is taken from the program's Spark session, if it has one. Raises UsageError, whose
+    message never has the value of an option, since that may be a secret."""
     files.configure(options or {})
     if "pyspark.sql" in sys.modules and has_session():
         from siltstone.spark.stores import use_session_options
@@ -64,9 +64,9 @@ def use_stores(options: Mapping[str, str] | None = None) -> None:
 
 
 def start_java(master: str | None, settings: Mapping[str, str]) -> None:
-    """Start Java before a session on ``master`` needs it, so that Java and Python load at the same time. Not
-    if PySpark is imported already, or if Spark's own launcher must start Java
-    (``java.can_start``). Errors are ignored: the session's start reports them."""
+    """Start Java before a session on ``master`` needs it, so that Java and Python load at the same time. Does
+    nothing if PySpark is imported already, or if Spark's own launcher must start Java (``java.can_start``).
+    Errors are ignored: the session's start reports them."""
     if "pyspark" in sys.modules:
         return
     with contextlib.suppress(SiltstoneError, OSError, ImportError):

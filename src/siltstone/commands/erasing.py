@@ -266,7 +266,8 @@ class Erasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRuns:
-    """An erasure that has begun and is not complete: its fingerprint, None without one; its first receipt."""
+    """An erasure of a key that has begun and is not complete: its ``fingerprint``, None if there is no such
+    erasure; the receipt of its first step, None if that is not complete."""
 
     fingerprint: KeyFingerprint | None = None
     values_receipt: Mapping[str, object] | None = None
@@ -360,11 +361,12 @@ def _known_originals(directories: Iterable[Path], topic: str) -> list[Path]:
 
 
 def _notes(topic: SearchedTopic) -> list[str]:
-    notes, here = list[str](), len(topic.logs) + len(topic.unreadable)
-    if topic.count is not None and topic.count > here:
+    """Where copies of the records may be that are not searched here."""
+    notes, present = list[str](), len(topic.logs) + len(topic.unreadable)
+    if topic.count is not None and topic.count > present:
         others = "erase the key where the others are, too"
-        verb = "is" if here == 1 else "are"
-        notes.append(f"{here} of the topic's {counted(topic.count, 'partition')} {verb} here: {others}")
+        verb = "is" if present == 1 else "are"
+        notes.append(f"{present} of the topic's {counted(topic.count, 'partition')} {verb} here: {others}")
     if topic.may_have_replicas:
         notes.append("the topic is a broker's: its other replicas have copies of their own")
     return notes
@@ -377,7 +379,7 @@ def find_keys(
     progress: WorkProgress = no_progress,
 ) -> Erasures:
     """A dry run: where the keys are. Raises OSError."""
-    keys, notes = list(earlier), _notes(topic)
+    keys, notes = list(earlier), _notes(topic)  # a key that is requested twice is searched once
     searches = search_keys(topic, keys, lambda done, total: progress(topic.name, "searching", done, total))
     erasures = {
         key: _found_erasure(topic.name, search, earlier[key], notes)
@@ -439,8 +441,8 @@ def erase_in(
     """Erase keys from directories that no process has open; a dry run takes no lock. ``engine``: the
     cleaner's. Raises as ``erase_keys``, and DirectoryLockedError."""
     if not dry_run:
-        with opened_for_cleaning(directories, request.topic, engine) as here:
-            return erase_keys(here, actor, request, progress=progress)
+        with opened_for_cleaning(directories, request.topic, engine) as opened:
+            return erase_keys(opened, actor, request, progress=progress)
     snapshot = directories.snapshot()
     refuse_topic(request.topic, snapshot.config_of(snapshot.topic(request.topic)))
     earlier = earlier_runs(roots_of(snapshot), SystemClock(), request)
@@ -448,7 +450,7 @@ def erase_in(
 
 
 def erase_keys(
-    here: OpenDirectories,
+    opened: OpenDirectories,
     actor: Actor,
     request: ErasureRequest,
     *,
@@ -461,23 +463,23 @@ def erase_keys(
     (also if the audit log cannot be written; nothing was changed then, or a receipt is missing),
     SiltstoneError, OSError.
     """
-    here.manager.partitions_of(request.topic)
-    refuse_topic(request.topic, here.manager.topics.settings(request.topic))
-    directories = [served.path for served in here.manager.serving()]
-    earlier = earlier_runs(directories, here.manager.clock, request)
+    opened.manager.partitions_of(request.topic)
+    refuse_topic(request.topic, opened.manager.topics.settings(request.topic))
+    directories = [served.path for served in opened.manager.serving()]
+    earlier = earlier_runs(directories, opened.manager.clock, request)
     if dry_run:
-        topic = opened_topic(here.manager, request.topic, request.kept)
+        topic = opened_topic(opened.manager, request.topic, request.kept)
         return find_keys(topic, request, earlier, progress)
     keys = [_ErasedKey(key, runs) for key, runs in earlier.items()]
-    done = dict(zip(earlier, _Erasing(here, actor, request, keys, progress).run(), strict=True))
+    done = dict(zip(earlier, _Erasing(opened, actor, request, keys, progress).run(), strict=True))
     return Erasures(topic=request.topic, dry_run=False, keys=[done[key] for key in request.keys])
 
 
 class _ErasedKey:
-    """One key of a run. ``first``, ``last``: what was found first, and now; ``superseding``: the offset of
-    the tombstone that supersedes the values in a log; ``holders``: the files that hold back the receipt of
-    the step that was taken last; ``receipts``: those that were written; ``status``: None while there is
-    something to do."""
+    """One key of a run. ``first``, ``last``: the results of the first and of the newest search;
+    ``superseding``: the offset of the tombstone that supersedes the values in a log, -1 if it had no value;
+    ``holders``: the files that hold back the receipt of the step that was taken last; ``receipts``: those
+    that were written; ``status``: None while there is something to do."""
 
     def __init__(self, key: bytes, earlier: EarlierRuns) -> None:
         self.key, self.earlier = key, earlier
@@ -501,17 +503,17 @@ class _ErasedKey:
 
 
 class _Erasing:
-    """One run on open directories (``here``). ``results``: of the last cleaning of each log."""
+    """One run on open directories (``opened``). ``results``: of the last cleaning of each log."""
 
     def __init__(
         self,
-        here: OpenDirectories,
+        opened: OpenDirectories,
         actor: Actor,
         request: ErasureRequest,
         keys: Sequence[_ErasedKey],
         progress: WorkProgress,
     ) -> None:
-        self.here, self.actor, self.request = here, actor, request
+        self.opened, self.actor, self.request = opened, actor, request
         self.keys, self.progress = keys, progress
         self.results = dict[TopicPartition, LogResult]()
 
@@ -527,8 +529,8 @@ class _Erasing:
         for key in first_step:
             if key.holders:
                 key.end(HELD, key.holders)
-        # Their values went in an earlier run. A tombstone may go only after its delete horizon, and one
-        # without a horizon gets it from a cleaning.
+        # The values of the other keys were removed in an earlier run. A tombstone may go only after its
+        # delete horizon, and one without a horizon gets it from a cleaning.
         self._stamp([key for key in self._left if key not in first_step and key.unstamped])
         for key in self._left:
             due_ms, waiting = self._waiting(key)
@@ -545,10 +547,11 @@ class _Erasing:
 
     @property
     def _left(self) -> list[_ErasedKey]:
+        """The keys for which there is still something to do."""
         return [key for key in self.keys if key.status is None]
 
     def _now_ms(self) -> int:
-        return self.here.manager.clock.now_ms()
+        return self.opened.manager.clock.now_ms()
 
     def _result(self, key: _ErasedKey, notes: Sequence[str]) -> Erasure:
         assert key.status is not None
@@ -568,7 +571,7 @@ class _Erasing:
         )
 
     def _topic(self) -> SearchedTopic:
-        return opened_topic(self.here.manager, self.request.topic, self.request.kept)
+        return opened_topic(self.opened.manager, self.request.topic, self.request.kept)
 
     def _topic_partition(self, partition: int) -> TopicPartition:
         return TopicPartition(self.request.topic, partition)
@@ -580,7 +583,7 @@ class _Erasing:
         others get a receipt."""
         if not keys:
             return
-        changes, begun, outcome = self.here.changes, dict[str, _ErasedKey](), INTERRUPTED
+        changes, begun, outcome = self.opened.changes, dict[str, _ErasedKey](), INTERRUPTED
         try:
             for key in keys:
                 change_id = changes.begin(
@@ -639,7 +642,7 @@ class _Erasing:
                 self._supersede(topic_partition, key)
             to_clean |= has_key
         self.progress(self.request.topic, "cleaning", 0, 0)
-        self.results |= self.here.clean_fully(to_clean)
+        self.results |= self.opened.clean_fully(to_clean)
 
     def _stamp(self, keys: Sequence[_ErasedKey]) -> None:
         """Clean the logs with tombstones of these keys that no cleaning has given a delete horizon yet, and
@@ -647,27 +650,28 @@ class _Erasing:
         logs = {self._topic_partition(number) for key in keys for number in key.unstamped}
         if not logs:
             return
-        changes = self.here.changes
+        changes = self.opened.changes
         with changes.recorded(self.actor, "clean", self.request.topic, after={"force": True}) as change:
-            results = self.here.clean_fully(logs)
+            results = self.opened.clean_fully(logs)
             self.results |= results
             note_failures(change, results.values())
         self._search()
 
     def _supersede(self, topic_partition: TopicPartition, key: _ErasedKey) -> None:
-        """Append a tombstone, unless the values are superseded by one already: by a run that was
-        interrupted. One of a transaction, which may be aborted, does not count. Raises LogError."""
+        """Append a tombstone, unless the log has one already that supersedes the values, as after a run that
+        was interrupted. One of a transaction, which may be aborted, does not count. Raises LogError."""
         places = key.last.in_log(topic_partition.partition)
         last_value = max((place.last_value for place in places if place.last_value is not None), default=-1)
         plain = [place.last_plain_tombstone for place in places if place.last_plain_tombstone is not None]
         last_tombstone = max(plain, default=-1)
-        served = self.here.manager.directory_of(topic_partition)
+        served = self.opened.manager.directory_of(topic_partition)
         first_dirty = served.cleaner_checkpoint().get(topic_partition, 0)
-        # A cleaning compares older records with those of the dirty section only.
+        # A cleaning compares older records with those of the dirty section only, so the tombstone must be
+        # there.
         if last_value < 0 or last_tombstone > max(last_value, first_dirty - 1):
             key.superseding[topic_partition] = last_tombstone
             return
-        log, tombstone = self.here.manager.get(topic_partition), NewRecord(key=key.key)
+        log, tombstone = self.opened.manager.get(topic_partition), NewRecord(key=key.key)
         try:
             appended = append(log, [tombstone], now_ms=self._now_ms(), sync=True)
         except LogError as error:
@@ -691,7 +695,7 @@ class _Erasing:
 
     def _search_at_rest(self) -> None:
         """Remove the files that wait for their removal, and search, while nothing else writes."""
-        manager = self.here.manager
+        manager = self.opened.manager
         with contextlib.ExitStack() as stack:
             for log in self._topic().logs:
                 stack.enter_context(manager.files_at_rest(log.topic_partition))
@@ -720,6 +724,7 @@ class _Erasing:
         return _holder(place, hold.reason, hold.advice, hold.until_ms)
 
     def _why_left(self, place: KeyPlace, topic_partition: TopicPartition, key: _ErasedKey) -> NotRemoved:
+        """Why a segment of the log still has the key after the last cleaning."""
         last_tombstone = _last_tombstone(key.last.in_log(topic_partition.partition))
         last_value = -1 if place.last_value is None else place.last_value
         if last_value > max(last_tombstone, key.superseding.get(topic_partition, last_value)):
@@ -727,12 +732,12 @@ class _Erasing:
                 reason=f"a value was written again at offset {last_value}",
                 advice=f"stop what writes it, then {RUN_AGAIN}",
             )
-        held = self.here.why_not_removed(
+        held = self.opened.why_not_removed(
             topic_partition, max(last_value, last_tombstone), self.results.get(topic_partition)
         )
         if held is not None:
             return held
-        conditions = self.here.conditions(topic_partition)
+        conditions = self.opened.conditions(topic_partition)
         bound, newest_ms = conditions.bounds.tombstones_from, conditions.horizons.newest_ms
         if not place.values and last_tombstone >= bound:
             reason = f"side-by-side compaction has only reached offset {bound}, and needs the tombstone"

@@ -1,10 +1,10 @@
-"""What ``siltstone explain`` finds out about a cleaning, as one self-contained page with plots: it loads
-nothing from elsewhere, and escapes every text.
+"""Makes the page of ``siltstone explain --html``: one self-contained HTML file with plots, which loads
+nothing from elsewhere.
 
-If a text were not escaped, a key that looks like markup would still do nothing: the page's content security
-policy forbids scripts. The page is ``explain.html`` beside this file, a template of Jinja; needs
-``siltstone[web]``. Each plot is an ``svg`` element as text, "" where there is nothing to draw: no script, no
-file from elsewhere, no size of its own. ``ElementTree`` makes the elements and escapes every text. Each plot,
+The page is ``explain.html`` beside this file, a template of Jinja (needs ``siltstone[web]``), which
+escapes every text. If one were not escaped, a key that looks like markup would still do nothing: the page's
+content security policy forbids scripts. Each plot is the text of an ``svg`` element, made and escaped by
+``ElementTree``, or "" if there is nothing to draw. It has no size of its own: the page scales it. Each plot,
 and each of its shapes, has a ``title`` that says in words what it shows.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from siltstone.compaction.explain import Explanation, LogExplanation, Moment
 
 WIDTH, HEIGHT = 720, 220
+"""Of a drawing, in its own units; ``HEIGHT``: of the plot over time."""
 _PALETTE = ("#2f6fdf", "#e07b39", "#8a5cc9", "#c4455d", "#8f9bad", "#3f9d77", "#b58a1b", "#5b7f95")
 COLOURS = {
     **dict(zip(("kept", *CLEANING_REASONS), _PALETTE, strict=False)),
@@ -30,6 +31,7 @@ COLOURS = {
 """By name, the same in every plot: of what is kept, of each reason of a discard, of the bytes written, and of
 those that a cleaning could reclaim."""
 OTHER = "#8a8f98"
+"""The colour of a part that ``COLOURS`` does not name."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 12, 12, 30
 """Margins of the plot over time, in units of the drawing."""
 _LABELS, _CAPTIONS, _ROW = 240, 150, 20
@@ -102,15 +104,15 @@ def over_time(moments: Sequence[Moment], title: str) -> str:
 
 
 def bars(rows: Sequence[tuple[str, int, int, str]], title: str) -> str:
-    """A row with two bars for each (label, whole, kept, caption), what is kept drawn over the whole; at most
-    some dozens of rows."""
+    """A row for each (label, whole, kept, caption): a bar as long as ``whole``, and over it one as long as
+    ``kept``; at most some dozens of rows."""
     maximum = max((whole for _, whole, _, _ in rows), default=0)
     shapes = []
     for number, (label, whole, kept, caption) in enumerate(rows if maximum > 0 else ()):
         y, scale = number * _ROW, (WIDTH - _LABELS - _CAPTIONS) / maximum
         shapes.append(_text(label if len(label) <= 34 else f"{label[:33]}…", "end", x=_LABELS - 8, y=y + 14))
         for colour, value in ((COLOURS["written"], whole), (COLOURS["kept"], kept)):
-            width = max(value * scale, 0.5 if value else 0)
+            width = max(value * scale, 0.5 if value else 0)  # the smallest value is still seen
             shapes.append(_rect(colour, f"{label}: {caption}", x=_LABELS, y=y + 3, width=width, height=14))
         shapes.append(_text(caption, "start", x=_LABELS + whole * scale + 6, y=y + 14))
     return _svg(title, _ROW * len(rows), shapes)

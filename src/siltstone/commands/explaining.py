@@ -76,8 +76,9 @@ def outcome_words(job: BackgroundJob) -> str:
 
 
 def explain_topic(served: Served, user: str, topic: str, partitions: Sequence[int] = ()) -> BackgroundJob:
-    """Explain a topic, or some of its partitions, as a job. Its result has what ``siltstone explain --json``
-    has of each log, without settings. Raises UnknownTopicError, BusyError, SiltstoneError, OSError."""
+    """Explain a topic, or only its ``partitions`` if there are any, as a job. Its result has what ``siltstone
+    explain --json`` has of each log, without settings. Raises UnknownTopicError, BusyError, SiltstoneError,
+    OSError."""
     chosen = [partition_named(served, topic, number) for number in partitions]
     chosen = chosen or [TopicPartition(topic, number) for number in partitions_of(served, topic)]
 
@@ -138,6 +139,7 @@ def _explain_open_logs(
 
 
 def _document(log: LogExplanation) -> dict[str, Any]:
+    """One log of the job's result: its explanation without settings, with ``GROUPS_MAX`` groups at most."""
     document = log.to_json()
     del document["settings"]
     groups = document["groups"]

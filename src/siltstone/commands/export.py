@@ -51,7 +51,7 @@ def export(
     stores that ``path`` and ``target`` are in. The other arguments are those of ``st.read``. Raises
     UsageError, EngineError, TableChangedError, and what reading raises; nothing has changed then.
     """
-    use_stores(storage_options)  # from here on ``files`` knows their addresses, as a Path as well
+    use_stores(storage_options)  # before the first path of a store is read
     row_filter = cast(RowKeywords, {name: arguments.pop(name, None) for name in RowKeywords.__annotations__})
     as_of = arguments.pop("as_of", None)
     options = read_options(path, topic, as_of, row_filter, arguments).with_decoders(decode)

@@ -130,7 +130,7 @@ def find_brokers(patterns: Sequence[str], topics: Sequence[str] = ()) -> list[Fl
                 reason = f"--fleet: the log directory is matched twice, as {other.name} and {broker.name}"
                 raise UsageError(reason, path=path, advice="let the patterns match each broker once")
     missing = set(topics).difference(*(broker.topics for broker in brokers))
-    if missing and not any(broker.error for broker in brokers):
+    if missing and not any(broker.error for broker in brokers):  # one that cannot be read may have the topic
         reason = f"--topic {min(missing)}: none of the {len(brokers)} brokers has a partition of it"
         raise UsageError(reason, advice="siltstone topics --list --dir DIR shows the topics of a broker")
     return brokers
@@ -180,10 +180,10 @@ def _matches(patterns: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def _name(pattern: str, path: Path) -> str:
-    """The parts of a path that stand for parts of the pattern with wildcards; of a pattern without any the
-    last part. (``[*]`` is no wildcard: it stands for that character.)"""
+    """A broker's name: the parts of its path that match parts of the pattern with wildcards; of a pattern
+    without any the last part. (``[*]`` is no wildcard: it stands for that character.)"""
     pairs = zip(PurePath(pattern).parts, path.parts, strict=True)
-    parts = [part for wanted, part in pairs if _WILDCARDS.search(re.sub(r"\[[^!]\]", "", wanted))]
+    parts = [part for in_pattern, part in pairs if _WILDCARDS.search(re.sub(r"\[[^!]\]", "", in_pattern))]
     return "/".join(parts) or path.name
 
 
@@ -238,9 +238,9 @@ class BrokerResult:
     """The result of one broker.
 
     ``status`` and ``reason``: failed if the broker or one of its logs failed, cleaned if a log was cleaned,
-    else those of most of its logs. ``failure``: of the error that concerns the whole broker. ``failed``: its
-    logs that failed, without their settings. ``now_ms``: the time of its plan. ``has_changed``: was
-    anything swapped in?
+    else those of most of its logs. ``failure``: the error of the whole broker, None if there is none.
+    ``failed``: its logs that failed, without their settings. ``now_ms``: the time of its plan, None without a
+    plan. ``kept``, ``engine``: as in ``CleanOutcome``. ``has_changed``: was anything swapped in?
     """
 
     broker: str
@@ -291,8 +291,8 @@ OnProgress = Callable[[int, int], None]
 class Fleet:
     """A run over the brokers that patterns match. Each instance runs once.
 
-    ``run``: its name; ``results``: of the brokers that have ended, in this order; after an interrupt those
-    that had ended. ``engine``: makes the engine of each broker, in place of the request's choice.
+    ``run``: its name; ``results``: of the brokers whose cleaning has ended so far, in the order in which they
+    ended. ``engine``: makes the engine of each broker, in place of the request's choice.
     """
 
     def __init__(
@@ -322,7 +322,7 @@ class Fleet:
         self._progress = progress or (lambda brokers, logs: None)
         self._logs_done, self._lock = 0, threading.Lock()
         self._deadline = None if request.stop_after is None else time.monotonic() + request.stop_after * 60
-        self._brokers_on = Counter(  # by file system
+        self._brokers_on = Counter(  # by device: how many brokers have a log directory on it
             device for broker in self.brokers for device in {device for device, _ in broker.directories}
         )
         self.run = cleaning.run_name(self._clock.now_ms())
@@ -376,13 +376,16 @@ class Fleet:
                 if len(running) == self._at_once:
                     running = self._collect(running, on_broker)
                 if self._is_time_up():
-                    self._add(self._skipped(broker, STOPPED_BEFORE_BROKER), self._empty_outcome(), on_broker)
+                    self._add(
+                        self._new_result(broker, STOPPED_BEFORE_BROKER), self._empty_outcome(), on_broker
+                    )
                 else:
                     running.add(pool.submit(self._clean_broker, broker))
             while running:
                 running = self._collect(running, on_broker)
         finally:
-            # After an interrupt: other processes are ended first, and no broker begins another log.
+            # After an interrupt ``critical`` first waits until Spark's processes have ended. The brokers'
+            # threads begin no other log and remove what they staged, which is waited for here.
             with interruption.current().critical():
                 pool.shutdown(wait=True, cancel_futures=True)
         return self.results
@@ -390,7 +393,8 @@ class Fleet:
     def _collect(
         self, running: set[Future[tuple[BrokerResult, CleanOutcome]]], on_broker: OnBroker
     ) -> set[Future[tuple[BrokerResult, CleanOutcome]]]:
-        """Wait for a broker to end; returns those that still run."""
+        """Wait until a broker has ended and add its result; returns the futures of those that still run.
+        Raises the error of Spark's start, which concerns all brokers."""
         ended, others = wait(running, return_when=FIRST_COMPLETED)
         for future in ended:
             result, outcome = future.result()
@@ -413,23 +417,23 @@ class Fleet:
     def _empty_outcome(self) -> CleanOutcome:
         return CleanOutcome(run=self.run, results=[])
 
-    def _skipped(self, broker: FleetBroker, reason: str, status: str = SKIPPED) -> BrokerResult:
-        """The result of a broker that is not cleaned."""
+    def _new_result(self, broker: FleetBroker, reason: str, status: str = SKIPPED) -> BrokerResult:
+        """A result of a broker before its cleaning, or without one."""
         directories = [str(path) for path in broker.directories.values()]
         return BrokerResult(broker=broker.name, directories=directories, status=status, reason=reason)
 
     def _clean_broker(self, broker: FleetBroker) -> tuple[BrokerResult, CleanOutcome]:
         """Clean one broker, in a thread of its own. Raises nothing but an interrupt."""
         if self._request.topics and not broker.topics and broker.error is None:
-            return self._skipped(broker, NO_TOPIC, NOTHING_TO_DO), self._empty_outcome()
+            return self._new_result(broker, NO_TOPIC, NOTHING_TO_DO), self._empty_outcome()
         began, outcome = time.monotonic(), self._empty_outcome()
-        result = self._skipped(broker, "", NOTHING_TO_DO)
+        result = self._new_result(broker, "", NOTHING_TO_DO)
         try:
             if broker.error is not None:
                 raise broker.error
             request = self._request_of(broker)
             if request.out is not None and _has_copy(request.out):
-                return self._skipped(broker, f"{request.out}: {COPIED_BEFORE}"), outcome
+                return self._new_result(broker, f"{request.out}: {COPIED_BEFORE}"), outcome
             result.now_ms = request.now_ms
             outcome = cleaning.clean(
                 request, progress=self._count_logs, clock=self._clock, engine=self._engine, run=self.run
@@ -468,8 +472,9 @@ class Fleet:
         )
 
     def _out_of(self, broker: FleetBroker) -> Path | None:
-        """The broker's copy, in a folder that is made for it. A dry run makes none: it asks for the space of
-        the nearest one."""
+        """The path of the broker's copy, in a folder that is made for it. A dry run makes no folder: its path
+        is a new name in the nearest folder above that exists, so that the free space is that of the same
+        disk."""
         out = _own_path(self._request.out, broker)
         if out is None or files.is_object(out) or files.is_directory(out.parent):
             return out
@@ -480,7 +485,8 @@ class Fleet:
         return out
 
     def _make_folder(self, path: Path) -> None:
-        """Make a folder and those above it, which other brokers may need at that time. Raises OSError."""
+        """Make a folder and those above it, one thread at a time, since brokers may share them. Raises
+        OSError."""
         with self._lock:
             files.make_directory(path, parents=True)
 
@@ -494,6 +500,7 @@ class Fleet:
             return request.max_extra_bytes
         if request.max_extra_bytes is not None:
             return max(request.max_extra_bytes // sharers, 1)
+        # By default a quarter of the free space, as for a single ``clean``.
         free = min(files.free_space(path).free_bytes for path in broker.directories.values())
         return max(free // 4 // sharers, 1)
 
@@ -515,7 +522,7 @@ def _refuse_settings(request: CleanRequest) -> None:
     if request.config and not request.topics:
         raise UsageError("--config needs --topic", advice="pass --topic for the topics of the settings")
     parse_assignments(request.config, "--config")
-    if BROKER_PLACEHOLDER not in str(request.broker_config):
+    if BROKER_PLACEHOLDER not in str(request.broker_config):  # else each broker has a file of its own
         gather_policies([], request)
 
 
@@ -533,12 +540,12 @@ def _own_path(path: Path | None, broker: FleetBroker) -> Path | None:
 
 def _has_copy(out: Path) -> bool:
     """Is a broker's copy there? In a store an interrupted run leaves objects that are no copy yet: ``out``
-    has one once it has a restore point."""
+    has one once it has a restore point, which ``newest_stored`` returns in place of ``out``."""
     return files.newest_stored(out) != out if files.is_object(out) else files.exists(out)
 
 
 def _spark_engines(request: CleanRequest, at_once: int) -> SharedEngines:
-    """The engines of so many brokers at one time, on one session. Spark is not started yet."""
+    """The engines of ``at_once`` brokers at one time, on one session. Spark is not started yet."""
     from siltstone.spark.clean import SharedEngines
     from siltstone.spark.session import start_session
 
@@ -567,16 +574,16 @@ def undo_fleet(
     """Undo the runs of brokers, whose folders (KEEP/BROKER/RUN) the patterns match, one after another; yields
     a result for each. Raises UsageError before anything is changed."""
     runs = _matches(patterns)
-    kept = {path: _topics_of_run(path) for _, path in runs}
-    missing = set(topics).difference(*(of_run or () for of_run in kept.values()))
-    if missing and None not in kept.values():
+    topics_kept = {path: _topics_of_run(path) for _, path in runs}
+    missing = set(topics).difference(*(of_run or () for of_run in topics_kept.values()))
+    if missing and None not in topics_kept.values():
         reason = f"--topic {min(missing)}: none of the {len(runs)} runs has such a topic"
         raise UsageError(reason, advice="leave it out, or pass another topic")
     for name, path in runs:
-        result, of_run = BrokerUndo(broker=name, folder=path), kept[path]
+        result, of_run = BrokerUndo(broker=name, folder=path), topics_kept[path]
         chosen = [topic for topic in topics if of_run is None or topic in of_run]
         try:
-            if chosen or not topics:  # of an unreadable one ``undo`` raises the error
+            if chosen or not topics:  # for a folder that cannot be read ``undo`` raises the error
                 result.restored = cleaning.undo(path, chosen, dry_run=dry_run)
         except (SiltstoneError, OSError) as error:
             result.failure = failure_of(error)
@@ -584,7 +591,7 @@ def undo_fleet(
 
 
 def _topics_of_run(folder: Path) -> set[str] | None:
-    """The topics that a run kept, by the names of its folders; None of a folder that cannot be read."""
+    """The topics that a run kept, by the names of its folders; None if ``folder`` cannot be read."""
     with contextlib.suppress(OSError):
         return {
             partition.topic for entry in files.entries(folder) if (partition := parse_partition(entry.name))

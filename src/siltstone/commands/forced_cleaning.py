@@ -37,8 +37,8 @@ _ADVICE = {
     WITHIN_MIN_LAG: f"{RUN_AGAIN} after that time",
     HELD_BY_LEDGER: COMPACT_ADVICE,
 }
-CLAIM_SECONDS = 600.0
-"""How long a forced cleaning waits for a thread of the cleaner that is cleaning the same log."""
+BUSY_LOG_SECONDS = 600.0
+"""How long a forced cleaning waits until a thread of the cleaner has cleaned the same log."""
 _ATTEMPTS = 3
 """How often a forced cleaning is tried while the cleaner's own threads are cleaning the log."""
 WorkProgress = Callable[[str, str, int, int], None]
@@ -77,7 +77,7 @@ class OpenDirectories:
             if not remaining:
                 break
             with interruption.current().critical():  # Ctrl-C ends the command after the swap, not within it
-                cleaned = self.cleaner.clean_now(remaining, force=True, wait_seconds=CLAIM_SECONDS)
+                cleaned = self.cleaner.clean_now(remaining, force=True, wait_seconds=BUSY_LOG_SECONDS)
             results |= {result.topic_partition: result for result in cleaned}
             remaining -= results.keys() | self.cleaner.paused | self.manager.uncleanable.keys()
         return results

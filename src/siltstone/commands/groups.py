@@ -243,6 +243,7 @@ def _read_partition(
 def _add(groups: Mapping[str, _Records], record: Record) -> None:
     """Adds a record to those of its group. Raises UndecodableMessageError."""
     encoded_key = record.key or b""
+    # A key that is too short for a type is passed on, and reported as undecodable.
     type_number = int.from_bytes(encoded_key[:2], "big") if len(encoded_key) > 2 else 0
     if type_number >= _FIRST_IGNORED_TYPE and type_number != int(_REGULAR_EXPRESSION):
         if type_number == int(_STREAMS_GROUP_METADATA):
@@ -308,10 +309,10 @@ def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNam
     as a coordinator makes it (``OffsetMetadataManager.replay``)."""
     is_classic = _CONSUMER_PROTOCOL_TYPES.isdisjoint(records)
     if is_classic:
-        metadata = _only(records, _GROUP_METADATA)
+        metadata = _single_value(records, _GROUP_METADATA)
         members = [_classic_member(member) for member in metadata.get("members") or ()]
     else:
-        metadata = {"protocolType": "consumer", "generation": _only(records, _EPOCH).get("epoch")}
+        metadata = {"protocolType": "consumer", "generation": _single_value(records, _EPOCH).get("epoch")}
         members = [
             _consumer_member(member_id, records, topic_names())
             for member_id in records.get(_MEMBER_METADATA, ())
@@ -329,8 +330,8 @@ def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNam
     )
 
 
-def _only(records: _Records, record_type: str) -> Fields:
-    """The record of a type of which a group has one; empty if it has none."""
+def _single_value(records: _Records, record_type: str) -> Fields:
+    """The value of the one record of this type that a group has; empty if it has none."""
     return records.get(record_type, {}).get(None, {})
 
 
@@ -340,8 +341,8 @@ def _state(records: _Records, members: Sequence[Member], *, is_classic: bool) ->
     ``ConsumerGroup.maybeUpdateGroupState``."""
     if not members or is_classic:
         return STABLE if members else EMPTY
-    target = _only(records, _TARGET_EPOCH).get("assignmentEpoch", 0)
-    if _only(records, _EPOCH).get("epoch", 0) > target:
+    target = _single_value(records, _TARGET_EPOCH).get("assignmentEpoch", 0)
+    if _single_value(records, _EPOCH).get("epoch", 0) > target:
         return ASSIGNING
     reconciled = {"memberEpoch": target, "state": _MEMBER_STATE_STABLE}
     assignments = records.get(_CURRENT_ASSIGNMENT, {})

@@ -1,4 +1,4 @@
-"""The background jobs of a server: cleanings, dry runs, erasures of keys, emptied topics.
+"""Runs the background jobs of a server: cleanings, dry runs, erasures of keys, the emptying of topics.
 
 ::
 
@@ -36,7 +36,9 @@ _logger = logging.getLogger("siltstone")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundJob:
-    """A job at one moment. ``kind``: clean, explain, compact …; ``bytes_done`` of ``bytes_total``."""
+    """A job at one moment. ``kind``: clean, explain, erase-key …; ``target``: see ``job_target``;
+    ``bytes_done`` of ``bytes_total``: of the log that is worked on. ``result`` and ``error``: None before its
+    end."""
 
     id: str
     kind: str
@@ -85,6 +87,8 @@ class Progress:
 
 
 Work = Callable[[Progress], object]
+"""What a job does; returns the job's ``result``, which becomes JSON. It calls ``Progress.check`` where it can
+stop."""
 
 
 class Jobs(Closing):
@@ -127,6 +131,7 @@ class Jobs(Closing):
         return job
 
     def _forget_old(self) -> None:
+        """Forget the oldest ended jobs beyond ``REMEMBERED_JOBS``. The caller holds the lock."""
         ended = [job.id for job in self._jobs.values() if job.has_ended]
         for job_id in ended[: max(len(self._jobs) - REMEMBERED_JOBS, 0)]:
             del self._jobs[job_id], self._futures[job_id]

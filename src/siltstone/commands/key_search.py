@@ -59,6 +59,7 @@ _FOLDERS = {STAGING: STAGED, COMPACTED: LEDGER, STAGED_WRITES: WRITE}
 _WITH_BATCHES = (".log", ".piece", ".batches")
 """Endings of files that have batches, besides segments' files in a swap."""
 _ATTEMPTS = 3
+"""How often the files are searched at most, if segments are removed before they are opened."""
 _DEPTH_MAX = 4
 """Folders within folders that are searched: Siltstone's own have three."""
 _KEPT_DEPTH_MAX = 6
@@ -73,7 +74,8 @@ def _no_progress(done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlace:
-    """A file with records of the key, or one that could not be searched.
+    """A file with records of the key, or one that could not be searched. ``kind``: see the module's
+    docstring.
 
     ``values``: records with a value, ``tombstones``: those without; the offsets are of the last one of each,
     None without one. ``last_plain_tombstone``: of the last one outside of transactions, which nothing can
@@ -167,7 +169,7 @@ def search_keys(
     """Search all files of a topic, and kept originals, for the records of each of some keys.
 
     If a cleaning or retention has removed a segment before it is opened, the logs are read again, and all
-    files are searched once more. Raises OSError.
+    files are searched again, ``_ATTEMPTS`` times in all. Raises OSError.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -202,7 +204,7 @@ def _search(topic: SearchedTopic, keys: Sequence[bytes], progress: SearchProgres
 
 @contextlib.contextmanager
 def _vanishing(file: _File) -> Iterator[None]:
-    """A file that is being removed may be gone before it is opened."""
+    """Ignores that a file which is being removed is gone before it is opened."""
     try:
         yield
     except FileNotFoundError:
@@ -330,6 +332,7 @@ def _with_records(place: KeyPlace, columns: RecordColumns, rows: Int64, batches:
     of_batch = batches[columns.batch[rows[is_tombstone]]]
     plain = tombstones[of_batch["attributes"] & TRANSACTIONAL_BIT == 0]
     stamped = np.asarray(have_delete_horizons(of_batch))
+    # The base timestamp of a batch with a delete horizon is the horizon (KIP-534).
     horizons = [int(ms) for ms in of_batch["base_timestamp"][stamped]]
     horizons += [] if place.horizon_ms is None else [place.horizon_ms]
     return replace(

@@ -55,7 +55,7 @@ def find_latest(
 
     Its result: a sentence, the topic, the isolation level, and for each partition into how many shares the
     keys were divided, which is how often the log was read. Raises UnknownTopicError, UsageError, BusyError,
-    and TooManyKeysError if what it finds of all the logs would take over the bound of ``latest``.
+    and TooManyKeysError if the last records of all the logs would exceed the bound of ``latest``.
     """
     query = RecordQuery(view="latest", partitions=tuple(partitions) or None, isolation=isolation)
     browsed = console.browsed_topic(served, topic)

@@ -1,4 +1,4 @@
-"""The last offset of each key above the cleaner checkpoint, for pages of the view *latest*.
+"""Finds the last offset of each key above the cleaner checkpoint, for pages of the view *latest*.
 
 Below the checkpoint each key has one record, which is the last of its key unless the key occurs above. For
 each key, 16 bytes are kept: half of its keyed hash (64 bits) and the offset. They are sorted by hash, in
@@ -101,8 +101,8 @@ class Tail(NamedTuple):
 class LastRecords:
     """Which of a log's records from offset ``start`` (inclusive) to ``end`` (exclusive) are the last of their
     keys up to ``end``. ``bits``: uint8 of (end - start + 7) // 8, the first offset in the highest bit.
-    ``truncations``: the log's then; with another number the bits are no longer true. ``tail``: of the log, up
-    to ``end``."""
+    ``truncations``: how often the log had been truncated then; with another number the bits are no longer
+    true. ``tail``: of the log, up to ``end``."""
 
     start: int
     end: int
@@ -119,6 +119,7 @@ class LastRecords:
 
 
 HashKey = tuple[np.uint64, np.uint64]
+"""The random key of the keyed hash: nobody can choose record keys that share a hash."""
 
 
 class KeyShare(NamedTuple):
@@ -140,7 +141,8 @@ class LatestKeys:
     ``last_records``: what a job has found; ``base`` is its end then. Once the log was truncated, neither this
     nor the checkpoint may be true of it, and ``base`` is the log start.
     ``until``: read no further than this offset. ``share``: keep no other keys. ``advice``: of the error for
-    too many keys.
+    too many keys. ``is_building``: they wait for a background thread, or it reads; ``failure``: why it could
+    not, for the next request.
     """
 
     def __init__(
@@ -257,6 +259,7 @@ class LatestKeys:
             rows, hashes = rows[is_of_share], hashes[is_of_share]
         self._pending.append(_last_of_each(hashes, columns.offset[rows]))
         self._pending_count += len(self._pending[-1][0])
+        # A merge copies all entries: with half as many new ones it copies three for each of these at most.
         if self._pending_count >= max(_MERGED_AT, self._count // 2):
             self._merge()
 
@@ -316,9 +319,9 @@ def find_last_records(
     """The last record of each key of a log, whatever the number of its keys, and into how many shares they
     were divided: for each share the log is read from its start to its present end.
 
-    Memory: at most ``kept_bytes`` of key entries, and one bit an offset. ``budget``: half a result is none,
-    so it has to raise an error if the work is to end. Raises TooManyKeysError if the bits take more than
-    ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
+    Memory: at most ``kept_bytes`` of key entries, and one bit an offset. ``budget``: to end the
+    work it has to raise an error, since a part of the result is of no use. Raises TooManyKeysError if the
+    bits take more than ``kept_bytes``, or 1,024 shares are too few, and what ``LogReader.poll`` raises.
     """
     _require_room_for_bits([log], isolation, kept_bytes, str(log.topic_partition))
     view = log.view
@@ -333,7 +336,7 @@ def find_last_records(
             if all(_mark_share(log, isolation, budget, kept_bytes, last_records, share) for share in shares):
                 return last_records, 1 << share_bits
             return find_last_records(log, isolation, budget, kept_bytes)  # it was truncated
-        except TooManyKeysError:
+        except TooManyKeysError:  # the keys of one share take over ``kept_bytes``: halve the shares
             if share_bits == SHARE_BITS_MAX:
                 raise
             share_bits += 1
@@ -524,7 +527,8 @@ class LatestViews:
             return None
 
     def _end_builder(self) -> None:
-        """Nothing is built until the next request, unless by another thread. The caller holds the lock."""
+        """Note that a builder ends. After the last one the keys that wait are no longer being built: the next
+        request for them begins anew. The caller holds the lock."""
         self._builders -= 1
         while self._to_build and not self._builders:
             self._to_build.popleft().is_building = False

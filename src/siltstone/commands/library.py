@@ -90,17 +90,18 @@ class CleanKeywords(LogKeywords, total=False):
 
 
 _CLEAN_KEYWORDS = (*CleanKeywords.__annotations__, "all_topics")
-_PATHS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", "report")
+_PATH_KEYWORDS = ("config_file", "broker_config", "spill_dir", "out", "keep_originals", "report")
 
 
 def _request(
     kind: type[Any], known: Sequence[str], keywords: Mapping[str, Any], **directories: Sequence[Path]
 ) -> Any:
     """Make a command's request, of class ``kind``, from a function's keywords. ``known``: the names of all
-    keywords; ``directories``: the request's directories by field; those before a cleaning get the segments of
-    the remote storage, too. Raises UsageError, OSError."""
+    keywords; ``directories``: the request's directories by field; those that are read as they were before a
+    cleaning (``before``, else ``directories``) get the segments of the remote storage, too. Raises
+    UsageError, OSError."""
     options: dict[str, Any] = {}
-    use_stores()
+    use_stores()  # with the options of the program's Spark session, if it has one
     for name, value in keywords.items():
         if name not in known:
             raise _unknown_keyword(name, known)
@@ -110,17 +111,17 @@ def _request(
             options["topics"] = (value,) if isinstance(value, str) else tuple(value)
         elif name == "storage_options":
             use_stores(value)
-        elif name == "remote":
+        elif name == "remote":  # not an option of the request: joined to its directories below
             continue
         elif name in ("config", "spark_conf"):
             options[name] = [f"{key}={text}" for key, text in config_texts(value, name).items()]
         elif name == "now_ms":
             options[name] = checked_ms(value, name)
         else:
-            options[name] = Path(value) if name in _PATHS else value
-    local = "before" if "before" in directories else "directories"
-    joined = with_remotes(directories[local], keywords.get("remote"))
-    return kind(**options, **directories | {local: joined})
+            options[name] = Path(value) if name in _PATH_KEYWORDS else value
+    tiered = "before" if "before" in directories else "directories"
+    joined = with_remotes(directories[tiered], keywords.get("remote"))
+    return kind(**options, **directories | {tiered: joined})
 
 
 def _unknown_keyword(name: str, known: Sequence[str]) -> UnknownKeywordError:

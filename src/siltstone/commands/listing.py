@@ -1,5 +1,5 @@
-"""Lists for display: filtered, sorted, a page at a time, as CSV or JSON. (Topics have columns of their own,
-see ``catalogue``: there may be 100,000 of them.)"""
+"""Filters and sorts the rows of lists for display, and returns a page of them, CSV or JSON. (Topics have
+columns of their own, see ``catalogue``: there may be 100,000 of them.)"""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def _has_text(row: Row, columns: Sequence[Column[Row]], needle: str) -> bool:
 
 
 def csv_text(rows: Iterable[Row], columns: Sequence[Column[Row]], *, with_head: bool = True) -> str:
-    """The rows as CSV (RFC 4180). A text that a spreadsheet would take for a formula begins with ``'``."""
+    """The rows as CSV (RFC 4180), with a first line of column names (``with_head``), and texts as ``_inert``
+    returns them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     if with_head:
@@ -144,6 +145,7 @@ def csv_text(rows: Iterable[Row], columns: Sequence[Column[Row]], *, with_head: 
 
 
 def _inert(cell: Cell) -> Cell:
+    """The cell, with ``'`` before a text that a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 

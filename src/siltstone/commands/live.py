@@ -58,6 +58,7 @@ GRACE_SECONDS = 5.0
 _PROPAGATION_SECONDS = 2.0
 """In which all brokers learn of settings that were restored a moment ago."""
 _VERSION = 1
+"""Of the journal's form."""
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 _RESTORE_ADVICE = "siltstone compact --restore puts the settings back"
 
@@ -138,7 +139,8 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """The result of restoring an entry: the names ``restored``, and a line for each one that was ``kept``."""
+    """The result of restoring a journal's entry: the names of the settings that were ``restored``, and a line
+    for each that was ``kept`` as another client has set it."""
 
     topic: str
     restored: tuple[str, ...] = ()
@@ -176,8 +178,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """How to wait: at most ``timeout`` seconds, with a check each ``interval``; ``log_dirs`` of the broker,
-    where they can be read."""
+    """How to wait: at most ``timeout`` seconds, with a check every ``interval`` seconds, or more rarely if a
+    check takes long. ``log_dirs``: of the broker, if they can be read here. ``stopwatch`` returns seconds,
+    ``pause`` sleeps; tests replace both."""
 
     timeout: float
     interval: float = 1.0
@@ -316,7 +319,8 @@ def compact(
     with locked(journal):
         earlier = restore(admin, journal)
         if earlier is not None:
-            # Until all brokers have the old values: one without them would return the temporary ones.
+            # Until all brokers have the old values: one without them would return the temporary ones, which
+            # the new journal would then have as the topic's own.
             waiting.pause(_PROPAGATION_SECONDS)
         description, changes = _planned(admin, topic)
         partitions = _Partitions(admin, topic, description.partitions, waiting)
@@ -328,7 +332,7 @@ def compact(
             topic_id=description.topic_id,
             changes=changes,
         )
-        with _changed(admin, entry, journal) as restored:
+        with _temporarily_changed(admin, entry, journal) as restored:
             partitions.wait()
     return Result(
         topic=topic,
@@ -351,8 +355,9 @@ def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, 
 
 
 @contextlib.contextmanager
-def _changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
-    """Within it the topic has the temporary settings; adds to the yielded list what was restored."""
+def _temporarily_changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
+    """Within the context the topic has the temporary settings; at its end what was restored is added to the
+    yielded list."""
     restored: list[Restored | None] = []
     if not entry.changes:
         yield restored
@@ -381,6 +386,8 @@ class _Partitions:
         self._admin, self._topic, self._waiting = admin, topic, waiting
         self._results = {number: self._checked(number, None) for number in partitions}
         self._changed_at: dict[int, float] = {}
+        """By partition, when a read-back last had fewer superseded records than the one before
+        (stopwatch)."""
 
     def results(self) -> tuple[PartitionResult, ...]:
         """The last results."""
@@ -434,7 +441,8 @@ class _Partitions:
         )
 
     def _settled(self, result: PartitionResult, earlier: PartitionResult) -> PartitionResult:
-        """The result as settled, if a cleaning was seen and nothing has changed for long since."""
+        """The result as settled, if a read-back has seen a cleaning, and no change for ``SETTLE_SECONDS``
+        since."""
         if result.after is None or earlier.after is None or result.status == CLEANED:
             return result
         now, number = self._waiting.stopwatch(), result.partition

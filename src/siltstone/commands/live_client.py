@@ -1,4 +1,5 @@
-"""``live.Admin`` for a running cluster: by Kafka's protocol, through confluent-kafka."""
+"""Makes the requests of ``live.Admin`` to a running cluster with Kafka's protocol, through
+confluent-kafka."""
 
 from __future__ import annotations
 
@@ -98,6 +99,8 @@ class KafkaAdmin:
 
 
 def _read(consumer: Consumer, name: str, partition: int) -> ReadBack:
+    """Read a partition to the last stable offset of now. Keys are counted by their 128-bit hashes, which take
+    less memory; of the records of a key all but one are superseded."""
     # With read_committed the client's upper watermark is the last stable offset.
     start, end = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=ANSWER_SECONDS)
     keys: set[bytes] = set()

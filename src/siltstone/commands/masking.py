@@ -1,5 +1,5 @@
-"""``siltstone.http.mask``: the keys, values and members of JSON values that every response of the HTTP server
-leaves out, whether it has records as text, as JSON or as bytes.
+"""Masks parts of records (``siltstone.http.mask``): the keys, values and members of JSON values that every
+response of the HTTP server leaves out, whether it has records as text, as JSON or as bytes.
 
 ::
 
@@ -61,7 +61,7 @@ NOTHING_MASKED = MaskedParts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """The rules: (expression for a topic's name, the part) each."""
+    """The rules: (expression for a topic's name, the part: ``key``, ``value`` or a JSON pointer) each."""
 
     rules: tuple[tuple[re.Pattern[str], str], ...] = ()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Histogram", "MetricFamily", "Sample", "metrics_page", "openmetrics_text", "prometheus_text"]
 CHUNK_LINES = 5_000
 _TOTAL, _END = "_total", b"# EOF\n"
+"""The end of a counter's name, and the last line of a page in OpenMetrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,8 @@ def _registry(samples: Iterable[Sample]) -> CollectorRegistry:
         family.add_sample(f"{name}_count", labels, sample.buckets[-1][1])
 
     class Families(CollectorRegistry):
+        """``generate_latest`` only asks a registry for its families."""
+
         def collect(self) -> Iterable[Metric]:
             return families.values()
 

@@ -1,6 +1,7 @@
-"""``siltstone monitoring``: alert rules for Prometheus and a dashboard for Grafana, of a server's metrics.
+"""Writes alert rules for Prometheus and a dashboard for Grafana over a server's metrics: ``siltstone
+monitoring``.
 
-Both are files that their users change: thresholds are a start.
+Users are expected to adapt both files: the thresholds are only a start.
 
 ::
 
@@ -22,11 +23,12 @@ ALERTS_FILE, DASHBOARD_FILE = "siltstone-alerts.yml", "siltstone-dashboard.json"
 _MANAGER = "kafka_log_logcleanermanager_"
 _REQUESTS, _BY_INSTANCE = "kafka_network_requestmetrics_", "sum by (instance, job)"
 _CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+"""Parts of several expressions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One alerting rule: it fires when ``expression`` has held for ``lasting``."""
+    """One alerting rule: it fires when ``expression`` (PromQL) has held for ``lasting`` (such as ``10m``)."""
 
     name: str
     expression: str
@@ -166,7 +168,7 @@ ALERTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One panel of the dashboard: a title, expressions with their legends, Grafana's name of the unit."""
+    """One panel of the dashboard. ``queries``: (PromQL, legend); ``unit``: by Grafana's name of it."""
 
     title: str
     queries: Sequence[tuple[str, str]]

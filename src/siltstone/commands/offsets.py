@@ -42,7 +42,9 @@ _TIMES = {
 """Words of ``--time``, and Kafka's -4, which is earliest-local. The log directories have local segments only,
 so the earliest local offset is the earliest one."""
 _PARTITIONS = re.compile(r"(\d{0,18})(-)?(\d{0,18})", re.ASCII)
+"""A number, or a range with a hyphen."""
 _PARTITION_MAX = (1 << 31) - 1
+"""Numbers of partitions are int32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ def parse_time(text: str) -> int:
     """``--time``: ms, or Kafka's words and negative numbers. Raises UsageError."""
     if text in _TIMES:
         return _TIMES[text]
+    # MAX_TIMESTAMP is -3, the lowest of Kafka's negative numbers that stand for a time here.
     if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) and int(text) >= MAX_TIMESTAMP:
         return int(text)
     is_tiered = text in ("-5", "latest-tiered")
@@ -108,7 +111,9 @@ def select_partitions(
     topic_partitions: str | None = None,
     exclude_internal: bool = False,
 ) -> list[TopicPartition]:
-    """The partitions that the flags select, in order; at least one. Raises UsageError, UnknownTopicError."""
+    """The partitions that the flags select, in order; at least one. ``topic``: a name or a regular
+    expression; ``partitions``: as in ``parse_partitions``; ``topic_partitions``: TOPIC:PARTITIONS,…, in place
+    of both. Raises UsageError, UnknownTopicError."""
     if topic_partitions is not None and (topic is not None or partitions is not None):
         reason = "--topic-partitions is passed with --topic or --partitions"
         raise UsageError(reason, advice="pass --topic-partitions alone")
@@ -134,7 +139,8 @@ def select_partitions(
 def list_offsets(
     snapshot: Snapshot, topic_partitions: Iterable[TopicPartition], time: int
 ) -> list[PartitionOffset]:
-    """The offset of each partition for a time; one that cannot be read has the failure."""
+    """The offset of each partition for a time, as ``parse_time`` returns it; one that cannot be read has the
+    failure."""
     offsets = []
     for topic_partition in topic_partitions:
         try:
@@ -204,6 +210,7 @@ def delete_records(
 def _delete_all(
     offsets: dict[TopicPartition, int], delete: Callable[[TopicPartition, int], int]
 ) -> list[PartitionOffset]:
+    """The results of ``delete``, which returns a log's new start, for all of ``offsets``."""
     results = []
     for topic_partition, offset in offsets.items():
         try:

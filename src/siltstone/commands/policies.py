@@ -186,8 +186,8 @@ class Policies:
     has_broker_config: bool = False
 
     def state_of(self, topic_partition: TopicPartition, path: Path, directory: LogDirectory) -> LogState:
-        """One log with its settings, or with the reason why they are not known. Raises UsageError for invalid
-        settings of the command line."""
+        """One log with its settings (``config``), or with the reason why it is ``refused``; with neither if
+        no source names its cleanup policy. Raises UsageError for invalid settings of the command line."""
         topic, settings = topic_partition.topic, self.settings
         created_by_siltstone = settings.is_created_by_siltstone(topic)
         state = LogState(
@@ -282,7 +282,7 @@ def _cluster_settings(
     if directory is None and not all(topic in registered for topic in topics):
         directory = _metadata_of_properties(directories, options.broker_config)
         if directory is None and options.policy_from_metadata:
-            raise _without_metadata(directories)
+            raise _missing_metadata(directories)
     if directory is None:
         return None
     try:
@@ -324,6 +324,7 @@ def recovery_configs(
 
 
 _AS_IF_COMPACTED = "as if compacted"
+"""The source of the settings that ``as_if_compacted`` replaces; ``tiered_notes`` recognises them by it."""
 _REMOTE_STORAGE = "remote.storage.enable"
 
 
@@ -386,7 +387,7 @@ def read_server_properties(
     path: Path | None, flag: str = "--server-properties", *, skip_unknown: bool = False
 ) -> Mapping[str, Setting]:
     """The settings of a ``server.properties``, which ``flag`` names; none without a path. ``skip_unknown``:
-    skip the settings that Siltstone does not know. Raises UsageError."""
+    skip the settings that Siltstone does not know, which are an error otherwise. Raises UsageError."""
     if path is None:
         return {}
     return parse_server_properties(read_text(path, flag), str(path), skip_unknown=skip_unknown)
@@ -401,8 +402,9 @@ def read_text(path: Path, flag: str) -> str:
         raise UsageError(reason, advice=f"pass {flag} with a file that can be read") from error
 
 
-def _without_metadata(directories: Sequence[LogDirectory]) -> DirectoryRefusedError:
+def _missing_metadata(directories: Sequence[LogDirectory]) -> DirectoryRefusedError:
     """The error of directories that have no metadata log, where it is required."""
+    # The version of meta.properties: 1 with KRaft, 0 with ZooKeeper.
     is_kraft = any(directory.properties().get("version") == "1" for directory in directories)
     return DirectoryRefusedError(
         f"the directories have no {METADATA_PARTITION}, where a broker's topics and their settings are",
@@ -416,7 +418,8 @@ def _without_metadata(directories: Sequence[LogDirectory]) -> DirectoryRefusedEr
 def _metadata_of_properties(
     directories: Sequence[LogDirectory], broker_config: Path | None
 ) -> LogDirectory | None:
-    """The directory that a ``server.properties`` names for the metadata log; it is only read."""
+    """The log directory with the metadata log, where a ``server.properties`` (``broker_config``) says; it is
+    only read. None if there is none."""
     if broker_config is None:
         return None
     names = ("metadata.log.dir", "log.dirs", "log.dir")

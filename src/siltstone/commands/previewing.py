@@ -36,7 +36,9 @@ from siltstone.runtime.compactions import backlog_bytes, compaction_threshold
 
 CHECK_INTERVAL = "log.retention.check.interval.ms"
 RETENTION_SETTINGS = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""With other values of these, retention may delete more segments."""
 ROLL_SETTINGS = ("segment.bytes", "segment.ms", "segment.index.bytes", "max.compaction.lag.ms")
+"""With other values of these, an append may roll the active segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,9 @@ class PartitionPreview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePreview:
-    """The effect of a change on a topic. ``contradiction``: why the settings are refused, None if they are
-    not; ``check_ms``: retention checks the logs within so many ms. ``sentences``: for display.
+    """The effect of a change on a topic. ``changed``: (before, after) by setting; ``contradiction``: why the
+    settings are refused, None if they are not; ``check_ms``: retention checks the logs within so many ms.
+    ``sentences``: for display.
 
     ``stamped_batches``: with a delete horizon, which they keep, and its newest; None if they were not all
     counted. ``deletes_data``: segments are deleted, or may be where a partition has a ``problem``, or the
@@ -165,7 +168,7 @@ def preview(
 def changed_settings(before: Config, set_to: Mapping[str, str], remove: Sequence[str] = ()) -> Config:
     """The settings after some of the topic's own were set and others removed. Raises UsageError."""
     own = dict(before.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG))
-    removed = {name for asked in remove for name in find_key(asked).names}
+    removed = {name for asked in remove for name in find_key(asked).names}  # by any of its names
     kept = {name: setting for name, setting in own.items() if name not in removed}
     without = before.with_layer(ConfigSource.DYNAMIC_TOPIC_CONFIG, kept)
     return without.with_topic_layer(parse_topic_config(set_to, "the change"))
@@ -266,6 +269,7 @@ def _stamped(
     counted."""
     if counter is None:
         return None
+    # With ``bytes_max`` 0 nothing is read: segments that were not counted before have None.
     counts = [count for conditions in logs for count in counter.counts_of(conditions.log, bytes_max=0)]
     known = [count for count in counts if count is not None]
     total = sum_of(known)
@@ -348,11 +352,11 @@ def _difference(parts: Sequence[PartitionPreview], before: str, after: str, what
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindCounts:
-    """Records below ``end``, the first uncleanable offset, and from there on.
+    """Counts of a log's records by kind. ``end``: the first uncleanable offset.
 
-    ``keyless``: without a key, of no aborted transaction: the first cleaning removes them;
-    ``keyless_later``: above ``end``, which later cleanings remove. ``unstamped_tombstones``: without a delete
-    horizon, in the whole log; ``stamped_tombstones``: with one. ``records``: that were read.
+    ``keyless``: below ``end``, without a key, of no aborted transaction: the first cleaning removes them;
+    ``keyless_later``: from ``end`` on, which later cleanings remove. ``unstamped_tombstones``: without a
+    delete horizon, in the whole log; ``stamped_tombstones``: with one. ``records``: that were read.
     """
 
     end: int

@@ -1,5 +1,5 @@
-"""Side-by-side compaction as Pulsar's admin API shows it: status, thresholds, statistics of a
-topic. Works on open directories and in look mode, except for changes."""
+"""Reads the status and the statistics of side-by-side compaction in the form of Pulsar's admin API, and reads
+and sets its thresholds. In look mode reading works, too."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def compaction_status(served: Served, name: str) -> CompactionStatus:
 
 
 def threshold(served: Served, name: str, *, applied: bool) -> int | None:
-    """A topic's threshold in bytes: its own, None without one; ``applied``: the one that is used. Raises as
-    ``named_logs``."""
+    """A topic's threshold in bytes: its own, None without one; with ``applied`` the one in effect, which may
+    be that of the namespace or of the broker. Raises as ``named_logs``."""
     topic = topic_of(served, name)
     threshold = compaction_threshold(topic, served.settings_of(topic), _policies(served))
     return threshold.size if applied or threshold.source == TOPIC else None
@@ -143,7 +143,7 @@ def _backlog(log: PartitionLog | ReadOnlyLog) -> int:
 
 
 def pulsar_name(tenant: str, namespace: str, topic: str) -> str:
-    """A topic's name from the parts of a path. Raises UsageError for a bad one."""
+    """A topic's name from the parts of a URL's path. Raises UsageError for a bad one."""
     refuse_bad_namespace(f"{tenant}/{namespace}")
     if "/" in topic:
         raise UsageError(f"{topic[:256]!r} is not the name of a topic", advice="leave the slash out")

@@ -86,6 +86,7 @@ class TopicProducer(Closing):
                 self._append(number, batch)
 
     def _round_robin(self, _: Sequence[int]) -> int:
+        """The partition of the next batch of records without a key."""
         self._round_robin_count += 1
         return self._numbers[(self._round_robin_count - 1) % len(self._numbers)]
 
@@ -117,14 +118,15 @@ _START_WORDS |= dict.fromkeys(("end", "latest", "newest"), "end")
 """The words of ``-o``: kcat's, Kafka's and Siltstone's."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _ATTEMPTS_MAX = 20
-"""How often in a row a directory is read before the error is raised."""
+"""How often in a row reading a directory may fail, as when a live broker swaps segments, before the error is
+raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeRange:
     """The range of offsets to read, as ``consume -o`` names it. It starts at ``offset``, at the first record
-    at or after ``from_ms``, or ``last`` offsets before the end; without these at ``start``. ``until_ms``: end
-    at the first record at or after that time."""
+    at or after ``from_ms``, or ``last`` offsets before the end; without these three at ``start``.
+    ``until_ms``: end at the first record at or after that time."""
 
     start: str = EARLIEST
     offset: int | None = None
@@ -158,8 +160,8 @@ class FetchedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedRecords:
-    """Records of one partition, from a directory (``polled``) or from a broker (``fetched``); neither: its
-    end, at ``offset``, was reached."""
+    """Records of one partition, from a directory (``polled``) or from a broker (``fetched``); with neither,
+    the end was reached. ``offset``: the offset that is read next."""
 
     topic_partition: TopicPartition
     offset: int
@@ -219,7 +221,7 @@ class _FollowedPartition:
         )
         self.end_reported = False
         start = self.reader.offset
-        first = 0 if compacted else log.log_start_offset
+        first = 0 if compacted else log.log_start_offset  # a ledger may have records from below the log start
         if not first <= start <= log.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {start} is outside {log.log_start_offset} to {log.log_end_offset}",
@@ -259,7 +261,7 @@ class TopicConsumer:
             advice = f"pass {' or '.join(ISOLATIONS)}"
             raise UsageError(f"--isolation {isolation}: there is no such level", advice=advice)
         self._directories, self._topic, self._isolation = directories, topic, isolation
-        self._only, self._beyond_high_watermark = partitions, beyond_high_watermark
+        self._requested, self._beyond_high_watermark = partitions, beyond_high_watermark
         self._compacted = read_compacted
         snapshot = directories.snapshot()
         self.notes, self.broker_id = snapshot.notes, snapshot.broker_id
@@ -334,5 +336,5 @@ class TopicConsumer:
             if number in changed:
                 followed = self._followed[number]
                 followed.log = self._log(snapshot, number)
-            elif number not in self._followed and not self._only:
+            elif number not in self._followed and not self._requested:
                 self._followed[number] = self._follow(snapshot, number, ConsumeRange())

@@ -1,5 +1,6 @@
-"""Topics, settings and offsets of a running broker, asked by Kafka's protocol (``--bootstrap-server``). The
-results are those that the commands get from log directories. Records are in ``remote_records``.
+"""Reads and changes topics, settings and offsets of a running broker with Kafka's protocol
+(``--bootstrap-server``). The results have the types of those that the commands get from log directories.
+Records are read and appended in ``remote_records``.
 
 ::
 
@@ -60,10 +61,11 @@ from siltstone.log.names import TopicPartition
 from siltstone.runtime.topics import TopicDescription, refuse_fewer_partitions
 
 ANSWER_SECONDS = 30.0
-"""How long an answer may take."""
+"""How long a response may take."""
 CHANGED_SECONDS = 10.0
 """How long a broker may take to show a change after it has answered."""
 _CHECK_SECONDS = 0.05
+"""The pause before the broker is asked again whether it shows the change."""
 _SET_SOURCES = tuple(
     source.value
     for source in (
@@ -75,10 +77,11 @@ _SET_SOURCES = tuple(
 )
 """The sources of a value that was set; a default is none of them."""
 _UNCERTAIN = (KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION)
+"""Errors of a broker after which it may still make the change."""
 _Answer = TypeVar("_Answer")
 _OWN = Source.DYNAMIC_TOPIC_CONFIG.value
 """The source of a topic's own settings."""
-_SPECS: dict[int, Callable[[], OffsetSpec]] = {
+_OFFSET_SPECS: dict[int, Callable[[], OffsetSpec]] = {
     LATEST_TIMESTAMP: OffsetSpec.latest,
     EARLIEST_TIMESTAMP: OffsetSpec.earliest,
     MAX_TIMESTAMP: OffsetSpec.max_timestamp,
@@ -93,8 +96,8 @@ _BY_CODE: dict[int, type[LogError]] = {
 
 @contextlib.contextmanager
 def translated_errors(path: str | None = None) -> Iterator[None]:
-    """A client's error as the error that a directory would raise; ``path``: what was asked for. A request
-    that the client does not send is a UsageError."""
+    """A client's error as the error that a directory would raise; ``path``: the topic, partition or broker of
+    the request, for the error. A request that the client refuses to send is a UsageError."""
     try:
         yield
     except KafkaException as error:
@@ -127,13 +130,14 @@ def error_of(error: KafkaError, path: str | None = None) -> SiltstoneError:
 
 
 def is_uncertain(code: int) -> bool:
-    """Is it unknown whether the broker has done what was asked? Errors of the client have negative codes; of
-    the others, after these the broker may still make the change."""
+    """Is it unknown whether the broker has carried out the request? So it is after an error of the client,
+    which has a negative code, and after ``_UNCERTAIN``."""
     return code < 0 or code in _UNCERTAIN
 
 
 def answer(future: Future[_Answer]) -> _Answer:
-    """The result of a client's request. Raises KafkaException; TimeoutError if none comes in time."""
+    """The result of a client's request. Raises KafkaException; TimeoutError if none comes in time: the
+    client itself gives up after ``ANSWER_SECONDS``, so this only ends a wait for a client that hangs."""
     return future.result(ANSWER_SECONDS + 5)
 
 
@@ -304,8 +308,9 @@ class RemoteBroker:
     def settings_of_broker(
         self, number: str | None = None, *, everything: bool, of_all: bool = False
     ) -> tuple[str, list[EffectiveSetting]]:
-        """(the broker's number, the settings that were set for it, or all). ``of_all``: what was set at run
-        time for all brokers. Raises BrokerUnreachableError, BrokerRefusedError."""
+        """(the broker's number, the settings that were set for it, or all of its settings). ``number``: None
+        for ``broker_id``. ``of_all``: ("", what was set at run time for all brokers) instead. Raises
+        BrokerUnreachableError, BrokerRefusedError."""
         number = number or self.broker_id()
         entries = self._entries(ResourceType.BROKER, number)
         if of_all:
@@ -372,7 +377,8 @@ class RemoteBroker:
     def offsets(
         self, wanted: Sequence[TopicPartition], time: int, *, committed: bool = False
     ) -> dict[TopicPartition, PartitionOffset]:
-        """The offset of each partition for a time; one that is refused has the failure."""
+        """The offset of each partition for a time (ms, or Kafka's -1 to -3); one that is refused has the
+        failure. ``committed``: LATEST is the last stable offset, not the high watermark."""
         return {
             topic_partition: PartitionOffset(
                 topic_partition=topic_partition, offset=None, failure=str(offset)
@@ -423,7 +429,8 @@ class RemoteBroker:
     def delete_records(
         self, offsets: Mapping[TopicPartition, int], *, dry_run: bool = False
     ) -> list[PartitionOffset]:
-        """Raise the start of each log to its offset (-1: the high watermark); each has its failure."""
+        """Raise the start of each log to its offset (-1: the high watermark). The failure of a log is in its
+        result."""
         results, unreachable = [], None
         for topic_partition, offset in offsets.items():
             try:
@@ -488,8 +495,8 @@ def _id_of(described: Any) -> str:
 
 
 def _spec(time: int) -> OffsetSpec:
-    if time in _SPECS:
-        return _SPECS[time]()
+    if time in _OFFSET_SPECS:
+        return _OFFSET_SPECS[time]()
     spec: OffsetSpec = OffsetSpec.for_timestamp(time)
     return spec
 

@@ -40,7 +40,7 @@ KEY_BYTES_MAX = 512 << 20
 _BYTES_OF_A_KEY = 100
 """About how many bytes of memory a key takes in a dict besides its own."""
 _TOMBSTONES_PER_APPEND = 10_000
-_CLEANING = NotRemoved(
+_NOT_CLEANED_YET = NotRemoved(
     reason="the values are in the log until the broker's cleaner has removed them",
     advice=f"siltstone compact has a Kafka clean the topic now; then {RUN_AGAIN}",
 )
@@ -77,6 +77,7 @@ class _LiveKeys:
     def _take(
         self, topic_partition: TopicPartition, records: Iterable[tuple[bytes | None, bytes | None]]
     ) -> None:
+        """Count records (key, value). Raises TooManyKeysError."""
         for key, value in records:
             self.records += 1
             self.values += value is not None
@@ -154,18 +155,19 @@ def _with_tombstones(
     try:
         _write_tombstones(broker, topic_partition, live.keys)
         live.read(broker, topic_partition, live.end)
-        stable, end = (
+        last_stable, high_watermark = (
             broker.known_offsets([topic_partition], LATEST_TIMESTAMP, committed=committed)[topic_partition]
             or 0
             for committed in (True, False)
         )
     except SiltstoneError as error:
         return replace(before, not_removed=NotRemoved(reason=str(error)))
-    not_removed = _CLEANING if live.values else None
+    # If several hold, the last one below is shown: while it does, values stay whatever the cleaner does.
+    not_removed = _NOT_CLEANED_YET if live.values else None
     if live.keys:
         not_removed = written_again(len(live.keys))
-    if stable < end:
-        reason = f"a transaction is open from offset {stable} on"
+    if last_stable < high_watermark:
+        reason = f"a transaction is open from offset {last_stable} on"
         not_removed = NotRemoved(reason=reason, advice=f"end it, or let it time out; then {RUN_AGAIN}")
     return replace(before, keys_after=len(live.keys), not_removed=not_removed)
 

@@ -1,4 +1,4 @@
-"""Consumer groups of a running broker, as ``commands.groups`` reads them from its files.
+"""Reads the consumer groups of a running broker; ``commands.groups`` reads them from its files.
 
 A broker's responses have neither a group's generation and leader nor the time of a commit. Share and streams
 groups are left out, since the client does not list them.
@@ -19,6 +19,7 @@ from siltstone.log.fetch import LATEST_TIMESTAMP
 from siltstone.log.names import TopicPartition
 
 _STATES = {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}
+"""Kafka's names of the states that the client names otherwise."""
 
 
 def read_groups(

@@ -71,6 +71,7 @@ class RemoteConsumer(Closing):
         self._broker, self._range, self._is_committed = broker, offset_range, isolation == READ_COMMITTED
         self._with_headers = with_headers
         self._next = self._starts(wanted)
+        """By partition, the offset that is read next."""
         self._until = self._until_offsets(wanted)
         fixed = {
             "group.id": "siltstone-consume",  # required; nothing is committed
@@ -78,7 +79,7 @@ class RemoteConsumer(Closing):
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             "isolation.level": isolation,
-            # How long the broker waits at the end of a partition before it answers.
+            # How long the broker waits at the end of a partition before it responds.
             "fetch.wait.max.ms": _FETCH_WAIT_MS,
         }
         with translated_errors():
@@ -139,8 +140,8 @@ class RemoteConsumer(Closing):
             with translated_errors(str(topic_partition)):
                 self._consumer.assign([self._position(topic_partition)])
             waited = 0.0
-            # A topic may be appended to faster than it is read, so that its end is never reached. The last
-            # offsets may have markers or aborted records: then only the broker says that there is no more.
+            # The end was read before, since a topic may be appended to faster than it is read. If the last
+            # offsets are of markers or aborted records, no record reaches it: then ``at_end`` ends the loop.
             while self._next[topic_partition] < end:
                 records, at_end = self._poll()
                 yield from self._kept(records)
@@ -249,8 +250,8 @@ def _bytes(text: str | bytes | None) -> bytes | None:
 
 
 class RemoteProducer(Closing):
-    """A topic of a broker that records are appended to. They go to the same partitions as with
-    ``TopicProducer``, which appends to log directories; the broker acknowledges every call."""
+    """Appends records to a topic of a broker. They go to the same partitions as with ``TopicProducer``, which
+    appends to log directories. ``produced``: the records that the broker has acknowledged, by partition."""
 
     def __init__(
         self,
@@ -285,10 +286,10 @@ class RemoteProducer(Closing):
         for number, record in zip(numbers, records, strict=True):
             self._send(number, record)
         with translated_errors(self._topic):
-            left = self._producer.flush(ANSWER_SECONDS)
+            unacknowledged = self._producer.flush(ANSWER_SECONDS)
         if self._failure is not None:
             raise self._error()
-        if left:
+        if unacknowledged:
             raise BrokerUnreachableError("the broker does not answer")
 
     def _error(self) -> SiltstoneError:
@@ -296,6 +297,7 @@ class RemoteProducer(Closing):
         return error_of(self._failure, self._topic)
 
     def _round_robin(self, _: Sequence[int]) -> int:
+        """The partition of the next batch of records without a key."""
         self._round_robin_count += 1
         return self._numbers[(self._round_robin_count - 1) % len(self._numbers)]
 
@@ -320,6 +322,8 @@ class RemoteProducer(Closing):
                 return
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        """The client calls this for each record, within ``poll`` and ``flush``. ``append`` raises the first
+        error."""
         if error is not None:
             self._failure = self._failure or error
             return

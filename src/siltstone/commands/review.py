@@ -136,12 +136,13 @@ def explain(
     progress: Progress | None = None,
     engine: Callable[[], Engine] | None = None,
 ) -> Explanation:
-    """Explain what a cleaning would do and why. Nothing is locked or changed. Raises SiltstoneError, OSError
-    if nothing can be explained; the failure of a log is in its explanation."""
+    """Explain what a cleaning would do and why. Nothing is locked or changed. ``engine``: makes the engine,
+    in place of the request's choice; called only if a log has to be read. Raises SiltstoneError, OSError if
+    nothing can be explained; the failure of a log is in its explanation."""
     plan_options = request.plan_options(resolve_now_ms(request.now_ms, SystemClock()))
     if request.top < 0:
         raise UsageError(f"--top {request.top} is negative", advice="pass a number from 0 on")
-    parse_spark_conf(request.spark_conf)
+    parse_spark_conf(request.spark_conf)  # refused before anything is read, even if Spark is not used
     directories = open_directories(request.directories, lock=False)
     require_one_broker(directories)
     policies = gather_policies(directories, request)

@@ -46,4 +46,5 @@ class RowTexts:
 
 
 def _line(text: str) -> bytes:
+    """A text as it is searched: without case and without line breaks."""
     return text.casefold().replace("\n", " ").encode("utf-8", "surrogatepass")

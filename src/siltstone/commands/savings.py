@@ -1,4 +1,4 @@
-"""The savings of cleanings, by day and by topic, in all log directories of a server."""
+"""Adds up the bytes that cleanings have saved, by day and by topic, over all log directories of a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Histories:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[tuple[Path, str], tuple[object, Sequence[object]]] = {}
+        """By log directory and ``kept_as``: the state of the file, and its parsed rows."""
         self._merged_parts: dict[str, tuple[object, Sequence[object]]] = {}
+        """By name: the rows of each directory, and all together."""
 
     def of(self, directory: Path) -> Sequence[Cleaning]:
         """The history of a log directory (``read_cleanings``). Raises OSError."""
@@ -46,6 +48,7 @@ class Histories:
         parts = [self._savings_of(directory) for directory in directories]
 
         def merged() -> list[Saving]:
+            # Several directories may have partitions of one topic, and so savings of one day and topic.
             savings = parts[0] if len(parts) == 1 else added_up(row for part in parts for row in part)
             savings = sorted(savings, key=lambda saving: -saving.saved_bytes)
             return sorted(savings, key=lambda saving: saving.day, reverse=True)
@@ -90,6 +93,7 @@ class Histories:
 
 
 def _are_same(before: object, parts: Sequence[object]) -> bool:
+    """Are the elements of two sequences the same objects?"""
     assert isinstance(before, Sequence)
     return len(before) == len(parts) and all(map(lambda one, other: one is other, before, parts))
 

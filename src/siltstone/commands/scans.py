@@ -1,13 +1,13 @@
-"""Scans of all logs, which take longer than a request may: each runs in the background, and its last result
-is kept.
+"""Runs scans of all logs, which take longer than a request may, in the background, and keeps the last result
+of each.
 
 ::
 
     request ─► ``Scans.of`` ─► ``LastScan``: what the last one has found, and when; how far a running one is
                     └ none yet, or too old ─► the one thread that scans: one scan at a time
 
-A scan is only made for a request: the next one begins at the first request that comes ``AGAIN_MS`` after the
-end of the last one and ten times as long as that took.
+A scan is only made for a request: the next one begins at the first request after a pause of ``AGAIN_MS`` and
+ten times as long as the last scan took.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from siltstone.base.closing import Closing
 from siltstone.base.errors import BusyError, JobCancelledError, SiltstoneError
 
 AGAIN_MS = 5_000
+"""The least time from the end of a scan to the next one of the same name."""
 FIRST_SECONDS = 0.03
 """How long a request waits for a first scan: that of a few logs ends within it."""
 Found = TypeVar("Found")
@@ -101,6 +102,8 @@ class Scans(Closing):
         return self._scans[name]
 
     def _run(self, name: str, scan: Callable[[Report], object]) -> None:
+        """Scan, in the pool's thread; the result or the error becomes the state of the scan."""
+
         def report(done: int, total: int) -> None:
             if self._is_closed:
                 raise JobCancelledError("the server is being stopped")
@@ -119,6 +122,7 @@ class Scans(Closing):
         self._change(name, **values, is_running=False, ended_ms=ended_ms, pause_ms=pause_ms)
 
     def _change(self, name: str, **values: object) -> None:
+        """Set fields of a scan's ``LastScan``."""
         with self._lock:
             self._scans[name] = replace(self._scans[name], **values)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""The segments of a partition, for display: sizes, times, and in which section of the log each of them is.
+"""Describes the segments of a partition for display: sizes, times, and in which section of the log each is.
 
 ::
 
@@ -130,7 +130,8 @@ class PartitionSegments:
 
     @property
     def ghosts(self) -> Sequence[tuple[int, str, int]]:
-        """(Base offset, suffix, bytes) of each ``.log`` among the leftovers."""
+        """(Base offset, suffix, bytes) of each ``.log`` among the leftovers: the drawing shows them with
+        dashed lines."""
         parsed = [(parse_segment_file(name), size) for name, size in self.leftovers]
         return [
             (name.base_offset, name.suffix, size)
@@ -250,6 +251,7 @@ def _with_counts(row: SegmentRow, counts: SegmentCounts | None) -> SegmentRow:
 
 
 def _section(view: LogView, number: int, cleanable: CleanableRange | None) -> str:
+    """The section of segment ``number``. ``cleanable``: None if the log is not compacted, or was not read."""
     if number + 1 == len(view.segments):
         return ACTIVE
     if cleanable is None:
@@ -339,6 +341,6 @@ def _dirty_sentence(watched: WatchedLog, config: Config | None) -> str:
     if missing is not None:
         text += f": {counted(missing, 'byte')} more"
     lag_ms = None if config is None else config.integer("max.compaction.lag.ms")
-    if lag_ms is not None and lag_ms < 1 << 62:
+    if lag_ms is not None and lag_ms < 1 << 62:  # Kafka's default, which means no limit, is 2⁶³ - 1
         text += f", or when a record is older than {duration_text(lag_ms / 1000)} (max.compaction.lag.ms)"
     return f"{text}."

@@ -70,7 +70,7 @@ def send_records(
     Raises UnknownTopicError, NotAllowedError, and StorageError if the audit log cannot be written; nothing is
     appended then.
     """
-    # Both raise (in look mode, for an unknown topic) before the audit log gets a line.
+    # In look mode the first raises, for an unknown topic the second: before the audit log gets a line.
     served.opened()
     partitions_of(served, topic)
     changes = served.opened_changes()

@@ -1,4 +1,4 @@
-"""The log directories of one ``siltstone serve`` process, open or in look mode, and what works on them.
+"""Holds the log directories of one ``siltstone serve`` process, open or in look mode, and what works on them.
 
 ::
 
@@ -123,8 +123,8 @@ def refuse_missing(options: ServeOptions) -> list[Path]:
 class Served(Closing):
     """The directories of a server. ``manager``, ``cleaner``, ``compactions`` and ``changes`` are None in look
     mode; ``config``: the settings of ``server.properties``; ``clients``: the broker's clients, None without a
-    broker; ``refuse_restart``: raises UsageError if the listeners could not be started with the settings that
-    the file has now."""
+    broker; ``restart_asked``: set when a user has requested a restart; ``refuse_restart``: raises UsageError
+    if the listeners could not be started with the settings that the file has now."""
 
     def __init__(self, options: ServeOptions, clock: Clock | None = None) -> None:
         """Open the directories, or read them in look mode. Raises UsageError, DirectoryLockedError,
@@ -142,7 +142,7 @@ class Served(Closing):
         self._totals = RecordTotals(self.counter, self._open_log)
         self._snapshot: Snapshot | None = None
         self._reopened: tuple[int, Snapshot, Snapshot] | None = None
-        """When it was reopened (ms), a snapshot, and the same one reopened."""
+        """(When a snapshot was reopened, in ms; the snapshot; its reopened copy.)"""
         self._lock = threading.Lock()
         self._read_only_logs: OrderedDict[TopicPartition, tuple[int, ReadOnlyLog]] = OrderedDict()
         """In look mode: when a log was last read (ms), and the log; the least recently used first."""
@@ -169,6 +169,7 @@ class Served(Closing):
             self._stack = stack.pop_all()
 
     def _open(self, stack: contextlib.ExitStack) -> None:
+        """Open the directories with their cleaner, compactions and audit log; ``stack`` closes them."""
         manager = stack.enter_context(
             LogManager.open(self.options.paths, config=self.config, clock=self.clock)
         )
@@ -213,8 +214,8 @@ class Served(Closing):
         return None
 
     def figures(self, logs: Sequence[WatchedLog]) -> SlowFigures:
-        """Counts of records, and savings, for the catalogue. Counts for ``FIGURES_SECONDS``, and at least one
-        segment. Raises OSError."""
+        """Counts of records, and savings, for the catalogue. Counts for ``FIGURES_SECONDS``, but always at
+        least one segment, so that each call gets further. Raises OSError."""
         until, has_read = time.monotonic() + FIGURES_SECONDS, False
 
         def may_read(size: int) -> bool:
@@ -262,7 +263,7 @@ class Served(Closing):
             return self._snapshot
 
     def snapshot_now(self) -> Snapshot:
-        """The same, with logs and checkpoints as they were ``SNAPSHOT_MS`` ago at most. Raises
+        """As ``snapshot``, with logs and checkpoints as they were ``SNAPSHOT_MS`` ago at most. Raises
         SiltstoneError, OSError."""
         snapshot, now_ms = self.snapshot(), self.clock.now_ms()
         with self._lock:

@@ -1,5 +1,6 @@
-"""The metrics of a server. Those of its directories and its cleaner are ``Sample``s. Those of its logs are
-``MetricFamily``, with all values of a metric in one list, since there may be 100,000 logs."""
+"""Collects the metrics of a server. Those of its directories and its cleaner are one ``Sample`` a value.
+Those of its logs are one ``MetricFamily`` a metric, with all values in one list, since there may be 100,000
+logs."""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def _directory_samples(catalogue: Catalogue) -> list[Sample]:
 def log_metrics(served: Served, *, all_partitions: bool = False) -> list[MetricFamily]:
     """The gauges of the logs, then the broker's counters by topic. A gauge has a value for each partition, or
     for each topic if there are more than ``PARTITIONS_MAX`` partitions, unless ``all_partitions``. A value
-    that is not known is left out. Those of consumer groups are of the last time that they were read; the
+    that is not known is left out. The metrics of consumer groups are from the last scan of the groups: the
     first page may lack them."""
     catalogue = served.catalogue
     by_partition = all_partitions or len(catalogue.watched) <= PARTITIONS_MAX
@@ -119,7 +120,8 @@ def _open_log_metrics(manager: LogManager, *, by_partition: bool) -> list[Metric
 
 
 def _exporter_offsets(families: Sequence[MetricFamily]) -> list[MetricFamily]:
-    """The gauges of open logs by the names of ``_EXPORTER_OFFSETS``; their values are shared."""
+    """The gauges of open logs again, under the names of ``_EXPORTER_OFFSETS``; the lists of values are
+    shared. Without ``families`` they are empty."""
     of_kafka = {family.name: family for family in families}
     none = MetricFamily(name="", help="", labels=[], values=[])
     return [
@@ -129,8 +131,8 @@ def _exporter_offsets(families: Sequence[MetricFamily]) -> list[MetricFamily]:
 
 
 def _group_metrics(served: Served) -> list[MetricFamily]:
-    """What consumer groups have committed, and their lags, of each partition that they have committed: found
-    in the background (``scans``), as __consumer_offsets is read for it."""
+    """The committed offset and the lag of each consumer group in each partition. ``__consumer_offsets`` is
+    read in the background (``scans``)."""
     groups = list[ConsumerGroup]()
     if console.CONSUMER_OFFSETS in served.catalogue.topics:
         found = served.scans.of("groups", lambda report: console.groups(served)[0]).found

@@ -59,6 +59,7 @@ from siltstone.log.read_only import ReadableLog
 from siltstone.log.reading import EARLIEST, AtTime, LogReader, PolledRecords
 
 HEARTBEAT_SECONDS = 15.0
+"""After how long without another event a heartbeat is sent, so that proxies keep the connection."""
 POSITIONS_MAX = 256
 """A stream of more partitions has no positions: HTTP's header ``Last-Event-ID`` must stay short."""
 _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX = 0.02, 0.5
@@ -147,9 +148,9 @@ async def follow_rendered(
 ) -> AsyncIterator[Rendered]:
     """``follow``, but ``render`` makes something of each event, in the thread that has read the records.
 
-    A stream of the view *log*, or of the view *compacted* once it has caught up, reads in ``executor``, which
-    has one thread for all such streams: ten threads that wake at once would delay an append. Others read in
-    asyncio's threads. ``waits``: wait for new records at the end. ``stopped``: set it to end the stream."""
+    A stream of the view *log*, or of the view *compacted* once it has caught up, is paced by the writers. It
+    reads in ``executor``, which has one thread for all such streams: ten threads that wake at once would
+    delay an append. Others read in asyncio's threads. ``waits``: for new records. ``stopped``: ends it."""
     check_stream(topic, query, position)
     stopped = stopped or asyncio.Event()
     positions = {} if position is None else parse_position(topic, query, position)
@@ -164,7 +165,7 @@ async def follow_rendered(
             except UnknownTopicError as error:
                 yield render(stream.event("end", reason=error.reason))
                 return
-            if events:
+            if events:  # a step has one at most
                 yield events[0]
                 if is_paced and step.records:
                     await _sleep(stopped, _LINGER_SECONDS)
@@ -284,7 +285,8 @@ class _Step(NamedTuple):
 
 class _Stream:
     """Reads the partitions of a topic. ``positions``: where to continue, for the partitions that an earlier
-    stream has read. Only one thread at a time is in ``step``; ``close`` waits for it."""
+    stream has read; with ``is_resumed`` the others are new since, and are read from their start. Only one
+    thread at a time is in ``step``; ``close`` waits for it."""
 
     def __init__(
         self,
@@ -340,7 +342,7 @@ class _Stream:
 
     def _step(self) -> _Step:
         if self._pending is None and self._is_at_end:
-            self._refresh_snapshot()
+            self._refresh_logs()
         budget, empty_polls = Budget(seconds=_STEP_SECONDS), 0
         while self._pending is None and empty_polls < len(self._order):
             if budget.is_over:
@@ -388,7 +390,7 @@ class _Stream:
         log_from = reader.log_from if isinstance(reader, CompactedReader) else 0
         self._positions[number] = Position(reader.offset, log_from)
 
-    def _refresh_snapshot(self) -> None:
+    def _refresh_logs(self) -> None:
         """Look for new partitions, and for what other processes have written. Raises UnknownTopicError."""
         for number, log in chosen_logs(self._topic, self._query).items():
             if number in self._logs:

@@ -1,5 +1,5 @@
-"""The history of a topic: its cleanings, its last side-by-side compactions, and the changes of its settings,
-the newest first."""
+"""Collects the history of a topic: its cleanings, its last side-by-side compactions, and the changes that
+users have made to it, the newest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from siltstone.runtime.compactions import SUCCESS, read_status
 
 CLEANING, SIDE_BY_SIDE = "cleaning", "side-by-side compaction"
 CHANGES_READ = 1000
-"""Of the newest changes of the server, those of the topic are shown."""
+"""How many of the server's newest changes are searched for those of the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ def _compactions(served: Served, topic: str) -> Iterator[TopicEvent]:
 
 
 def _changes(served: Served, topic: str) -> Iterator[TopicEvent]:
+    """The changes of the topic, or of one of its partitions."""
     for change in console.changes(served, CHANGES_READ):
         topic_partition = parse_partition(change.target)
         if change.target != topic and (topic_partition is None or topic_partition.topic != topic):

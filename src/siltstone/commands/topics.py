@@ -69,7 +69,8 @@ class TopicChange:
 
 
 def matching_topics(names: Sequence[str], pattern: str | None, *, if_exists: bool = False) -> list[str]:
-    """The topic with this name, else those that match the regular expression; None: all.
+    """The topic among ``names`` that ``pattern`` names, else those that it matches as a regular expression;
+    all if it is None.
 
     A comma separates alternatives, as in Kafka's ``TopicFilter``. (For Kafka the name of a topic is an
     expression, too, so that ``a.b`` also matches ``axb``.)
@@ -181,7 +182,8 @@ def add_partitions(
     if_exists: bool = False,
     dry_run: bool = False,
 ) -> list[TopicChange]:
-    """Raise the number of partitions of topics to ``count``. Raises LogError, SiltstoneError."""
+    """Raise the number of partitions of the topics that ``pattern`` names to ``count``. Raises LogError,
+    SiltstoneError."""
     snapshot = directories.snapshot()
     names = matching_topics(snapshot.names(), pattern, if_exists=if_exists)
     for name in names:
@@ -215,6 +217,7 @@ def delete_topics(
 
 
 def _deleted_directories(manager: LogManager) -> set[str]:
+    """The directories of deleted partitions (``TOPIC-N.ID-delete``) that are still there."""
     return {
         str(served.path / entry.name)
         for served in manager.serving()
@@ -227,11 +230,13 @@ def _deleted_directories(manager: LogManager) -> set[str]:
 # only a running broker changes its dynamic ones.
 
 NAMESPACE_SOURCE = "NAMESPACE_POLICY"
+"""The source of a namespace's policies, where Kafka's names of sources stand for others."""
 _BROKER_SOURCES = (
     ConfigSource.DYNAMIC_BROKER_CONFIG,
     ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
     ConfigSource.STATIC_BROKER_CONFIG,
 )
+"""The sources of a broker's settings, strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,6 +278,7 @@ def settings_of_broker(config: Config, *, everything: bool) -> list[EffectiveSet
 
 
 def _effective(config: Config, key: Key, *, of_topic: bool) -> EffectiveSetting:
+    """The effective value of a key, by its topic's name (``of_topic``) or by its broker's."""
     setting = config.setting(key.name)
     name = key.name if of_topic else key.broker_names[0]
     value = format_value(setting.value) if of_topic else text_of(key, name, setting.value)
@@ -307,6 +313,7 @@ def text_of(key: Key, name: str, value: Value) -> str:
     """A value as text, in the unit of the name: a broker has ``log.retention.hours`` beside
     ``log.retention.ms``."""
     synonym = key.synonym(name)
+    # A negative value is no amount: -1 means no limit.
     if synonym is None or synonym.unit == 1 or isinstance(value, (bool, str, tuple)) or value < 0:
         return format_value(value)
     return format_value(int(value) // synonym.unit)

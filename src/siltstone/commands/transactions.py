@@ -1,4 +1,4 @@
-"""Open transactions, and the logs that they keep from being cleaned and hide from readers.
+"""Finds open transactions, and how much of each log they keep from being cleaned and hide from readers.
 
 ::
 

@@ -80,7 +80,8 @@ from siltstone.runtime.topics import TopicDescription
 # SourceChangedError and a torn tail (CorruptRecordError), the log is read again.
 
 HORIZON_BYTES = 4 << 30
-"""Bytes of clean sections whose headers are read for one snapshot; others are read for the next ones."""
+"""Bytes of clean sections whose headers are read for one snapshot, so that it does not take too long; others
+are read for the next ones."""
 
 
 class LogSnapshot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -223,7 +224,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSnapshot:
-    """All logs at ``at_ms``, by name; ``directories``: which are in use; ``notes``: for display.
+    """All logs at ``at_ms``, by name; ``directories``: whether each is in use; ``notes``: for display.
 
     ``error``: why the directories could not be read this time.
     """
@@ -297,7 +298,7 @@ class Watch:
         directories open, so notes say nothing of their use. ``history_of``: reads the history of a log
         directory. ``opened``: directories that this process has open; their names are not parsed again.
 
-        Raises UsageError for these, NotALogDirectoryError, CorruptFileError, OSError.
+        Raises UsageError for ``options``, NotALogDirectoryError, CorruptFileError, OSError.
         """
         self._paths, self._topics, self._clock = tuple(paths), tuple(options.topics), clock
         self.for_catalogue, self._is_ours, self.history_of = for_catalogue, is_ours, history_of
@@ -308,20 +309,20 @@ class Watch:
         self._shared: dict[object, Config] = {}
         """One object for the settings of all topics whose own ones are the same."""
         self._log_configs: dict[int, tuple[Config, LogConfig]] = {}
-        """By id of the settings."""
+        """By the id of a ``Config``, which is kept so that no other one gets its id."""
         self.no_other_replica = high_watermark_is_end(options.high_watermark)
         self._opened_directories = tuple(opened)
         self._listing: _Listing | None = None
         """The directories as they were listed last."""
         listed = self._list(clock.now_ms(), self._opened_directories)
         self._policies = gather_policies(listed, options)
-        self._listed: list[LogDirectory] | None = listed
+        self._first_listing: list[LogDirectory] | None = listed
         """For the first snapshot: to list the directories takes long where there are many partitions."""
         self._without_open_transactions: dict[str, tuple[int, int]] = {}
         """By log, (base offset, inode) of an active segment that no open transaction began before."""
         self._horizons_read: dict[str, tuple[tuple[Segment, ...], int, Horizons]] = {}
         """By log, the segments, the time in ms at which they were read, and their horizons."""
-        self._unread_bytes = HORIZON_BYTES
+        self._horizon_bytes_left = HORIZON_BYTES
         self._metadata: tuple[int, Snapshot] | None = None
         """When a broker's metadata log was last read (ms), and the snapshot that read it."""
         self._has_snapshot = False
@@ -329,12 +330,12 @@ class Watch:
         """The topics of the newest snapshot, by name."""
         self.newest: Snapshot | None = None
         """The directories as they were read last."""
-        self._opened: tuple[int, Snapshot] | None = None
-        """When directories were opened last (ms), and as what."""
+        self._last_opened: tuple[int, Snapshot] | None = None
+        """The last snapshot that was opened, and when (ms)."""
 
     def list_again(self) -> None:
         """Let the first snapshot list the directories again: this process may change them before that."""
-        self._listed = self._listing = None
+        self._first_listing = self._listing = None
 
     def snapshot(self) -> WatchSnapshot:
         """All logs now. The first snapshot raises UsageError for a missing topic, SiltstoneError, OSError;
@@ -390,7 +391,7 @@ class Watch:
         }
         if not self._has_snapshot:
             refuse_missing_topics(self._topics, paths, self._paths)
-        self._unread_bytes = HORIZON_BYTES
+        self._horizon_bytes_left = HORIZON_BYTES
         # Forget the kept results of logs that are gone.
         here = set(map(str, paths.values()))
         for results in (self._without_open_transactions, self._horizons_read, self._kept):
@@ -436,14 +437,14 @@ class Watch:
         return before.description if before is not None and before.description == topic else topic
 
     def _open(self, now_ms: int) -> Snapshot:
-        """A new snapshot of the directories. It uses the broker's metadata of an earlier one, unless that was
-        read too long ago."""
+        """A new snapshot of the directories. It uses the broker's metadata that an earlier one has read, for
+        ``METADATA_MS``."""
         read_ms, with_metadata = self._metadata if self._metadata is not None else (0, None)
         # A clock that stands (``--now-ms``) or was set back does not put off the next reading.
         is_recent = with_metadata is not None and 0 < now_ms - read_ms < METADATA_MS
         metadata_from = with_metadata if is_recent else None
-        listed, self._listed = self._listed, None
-        opened_ms, earlier = self._opened or (0, None)
+        listed, self._first_listing = self._first_listing, None
+        opened_ms, earlier = self._last_opened or (0, None)
         if listed is None:
             known = self._opened_directories if earlier is None else earlier.directories
             listed = self._list(now_ms, known)
@@ -454,7 +455,7 @@ class Watch:
             earlier = None  # the registry was just being changed when it was read
         broker = self._policies.settings.broker
         snapshot = Snapshot(self._paths, broker, metadata_from, listed, registry_from=earlier)
-        self._opened = now_ms, snapshot
+        self._last_opened = now_ms, snapshot
         if metadata_from is None and snapshot.has_brokers_metadata:
             self._metadata = (now_ms, snapshot)
         return snapshot
@@ -477,13 +478,13 @@ class Watch:
         if before is not None and before[0] == origin:
             return before[1]
         # Registered topics with the same settings of their own share one object, which is made once.
-        alike: object = None
+        shared_key: object = None
         if topic.is_registered and topic.name not in self._policies.by_topic:
-            alike = ("registered", frozenset(topic.config.items()), *origin[1:])
-        settings = self._shared.get(alike) or self._new_settings_of(snapshot, topic)
-        if alike is not None and isinstance(settings, Config):
-            self._shared[alike] = settings
-        elif isinstance(settings, Config):
+            shared_key = ("registered", frozenset(topic.config.items()), *origin[1:])
+        settings = self._shared.get(shared_key) or self._new_settings_of(snapshot, topic)
+        if shared_key is not None and isinstance(settings, Config):
+            self._shared[shared_key] = settings
+        elif isinstance(settings, Config):  # other topics: their own settings are known only once it is made
             own = settings.layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
             settings = self._shared.setdefault((frozenset(own.items()), *origin[1:]), settings)
         self._settings_read[topic.name] = origin, settings
@@ -507,6 +508,7 @@ class Watch:
                 config = snapshot.settings.broker.with_topic_layer(passed)
                 policy = config.setting("cleanup.policy")
                 if not passed or policy.config_source is ConfigSource.DEFAULT_CONFIG:
+                    # The last note says why the topic has no settings.
                     return (snapshot.notes_on([topic]) or [POLICY_UNKNOWN])[-1]
             return refuse_contradictions(config)
         except UsageError as error:
@@ -569,7 +571,7 @@ class Watch:
             return None
         known = before.log.known_segments
         assert known is not None
-        base, size = known.active
+        base, size = known.active  # an append changes the size of this file, and nothing in ``facts``
         try:
             if before.ledger_ns is not None and before.ledger_ns != _ledger_ns(path):
                 return None
@@ -590,7 +592,8 @@ class Watch:
         self._kept[path] = _KeptLog(log=log, settings=settings, facts=facts, ledger_ns=ledger_ns)
 
     def _is_timeless(self, log: WatchedLog, settings: Config | str) -> bool:
-        """Does the state stay while no file changes?"""
+        """Does the state stay while no file changes? With a lag, time alone makes a log due or more of it
+        cleanable, and a delete horizon passes."""
         if log.state not in (UNCLEANABLE, DUE, DIRTY, UP_TO_DATE, SKIPPED):
             return False
         if log.snapshot is None or isinstance(settings, str):
@@ -637,9 +640,9 @@ class Watch:
             newest_ms = horizons.newest_ms
             if before == segments and (newest_ms is None or not read_ms < newest_ms <= now_ms):
                 return horizons
-        if self._unread_bytes <= 0:
+        if self._horizon_bytes_left <= 0:
             return None
-        self._unread_bytes -= sum(segment.size for segment in segments)
+        self._horizon_bytes_left -= sum(segment.size for segment in segments)
         horizons = find_horizons(segments, end, now_ms, batch_limit)
         self._horizons_read[path] = (segments, now_ms, horizons)
         return horizons
@@ -676,8 +679,9 @@ def _ledger_ns(path: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TopicRules:
-    """What the settings of a topic say of all its logs: the fields of ``WatchedLog`` and ``LogState``.
-    ``refusal``: why the logs are skipped without reading their files, None if they are not."""
+    """What the settings of a topic say of all its logs: ``config`` and ``refused`` as in ``LogState``,
+    ``policy`` and ``min_ratio`` as in ``WatchedLog``. ``refusal``: why the logs are skipped without reading
+    their files, None if they are not."""
 
     config: Config | None
     refused: str | None
@@ -809,8 +813,8 @@ class _DirectoryWatch:
         )
 
     def _read(self, unread: WatchedLog, rules: _TopicRules, owner: int | None = None) -> WatchedLog:
-        """Read the files of a log, as far as its rules ask for them. ``owner``: of its directory, as it was
-        just now, None: not known."""
+        """Read the files of a log; of one that its rules refuse, only whether its segments are being swapped.
+        ``owner``: the user id that owns its directory, None if that has not been read yet."""
         if rules.refusal is not None and not self._in_use:
             return unread
         path = unread.directory
@@ -881,7 +885,7 @@ class _DirectoryWatch:
 
     def _inspect(self, state: LogState, unread: WatchedLog, owner: int) -> WatchedLog:
         """Read one log that its settings do not refuse. ``unread``: what is known of it before that;
-        ``owner``: of its directory. Raises SiltstoneError, OSError."""
+        ``owner``: the user id that owns its directory. Raises SiltstoneError, OSError."""
         # Listed once: where there are many logs, most of the time goes into listing.
         listed = partition_entries(state.path, owner)
         segments = segments_of_listing(state.path, listed)

@@ -45,6 +45,7 @@ NOT_DIRTY_ENOUGH, DUE = "not_dirty_enough", "due"
 TOMBSTONE_UNSTAMPED, TOMBSTONE_WAITING = "tombstone_unstamped", "tombstone_waiting"
 MARKER_NEEDED, SKIPPED, SEARCHING = "marker_needed", "skipped", "searching"
 BOTH_CLEAN = "both_clean"
+"""Codes of reasons: see the module's docstring. The others are in ``cleaning_conditions``."""
 VALUE, TOMBSTONE, KEYLESS, ABORTED, MARKER = "value", "tombstone", "keyless", "aborted", "marker"
 """Kinds of records."""
 _WHAT = {
@@ -61,9 +62,10 @@ class RetainedReason:
     """Why the record at ``offset`` is still there: a ``code`` of this module or of
     ``cleaning_conditions``, and a sentence.
 
-    ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of the next record of
-    its key, None if none was found; ``until_ms``: when the reason ends, or the time at which the record goes;
-    ``place``: in the queue, if it is due; ``next_offset``: where to continue a search that was not ended.
+    ``kind``: of the record, None if it cannot be read; ``superseded_by``: the offset of a later record of
+    its key (``_next_of_key``), None if none was found; ``until_ms``: when the reason ends, or the time at
+    which the record goes; ``place``: in the queue, if it is due; ``next_offset``: where to continue a search
+    that was not ended.
     """
 
     offset: int
@@ -105,7 +107,8 @@ def why_retained(
 ) -> RetainedReason:
     """Why the record at ``offset`` is still there.
 
-    ``search_from`` and ``superseded_by``: ``next_offset`` and ``superseded_by`` of a response ``searching``.
+    ``search_from`` and ``superseded_by``: to continue a search, ``next_offset`` and ``superseded_by`` of the
+    result with the code ``searching``. ``budget``: of this call, by default that of a request.
     Raises UnknownRecordError, CorruptRecordError, OSError.
     """
     view = conditions.log.view
