@@ -436,6 +436,24 @@ def test_an_interrupted_write_is_refused_by_name_if_its_partition_or_its_files_a
         job(logs, [numbered(0, 5)], topic="one")
 
 
+def test_an_interrupted_write_is_refused_if_a_topic_of_it_was_created_again(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its missing batches were appended to the new topic."""
+    both = [{"topic": name, "key": b"k", "value": b"v", "partition": 0} for name in ("one", "users")]
+    killed_after_appends(1, monkeypatch, lambda: job(logs, [rows(*both)], writeId="half"))
+    (entry,) = load_writes(logs)
+    deleted = "users" if entry.staged[0].stem.startswith("one") else "one"  # not that of the staged files
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        partitions = len(manager.topics.partitions_of(deleted))
+        manager.topics.delete(deleted)
+        manager.topics.create(deleted, partitions)
+    with raises_error(DirectoryRefusedError, path=f"{deleted}-0", about="created again", advice=WRITES_FILE):
+        job(logs, [numbered(0, 1)], topic="one")
+    assert values(logs, deleted) == []
+    assert load_writes(logs) == [entry]
+
+
 def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(logs: Path) -> None:
     plan = planned(logs, topic="one", batchSize="100")
     found = staged(plan, [numbered(0, 10)])
