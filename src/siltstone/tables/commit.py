@@ -592,25 +592,41 @@ def staging_folders(staged: Iterable[StagedOutput]) -> set[Path]:
 
 
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
-    """Remove the staging folders of these files, and with them the files of late attempts."""
+    """Remove the staging folders of these files, and with them the files of late attempts. The write is done:
+    an error would say that it is not, so what cannot be removed stays until a later write removes it."""
     for folder in staging_folders(staged):
-        remove_staged(folder)
+        try:
+            remove_staged(folder)
+        except (SiltstoneError, OSError) as error:
+            _logger.warning(
+                "the staged files of a completed write stay in %s; a write removes them after a week (%s)",
+                folder,
+                error,
+            )
 
 
 def discard_aborted(root: Path, folders: Iterable[Path]) -> None:
     """Remove the staging folders of a job that failed, except those that an entry needs: its commit failed
     after step 4 and was not rolled back, so step 2 of the next write appends the batches.
 
-    Raises CorruptFileError if the list of writes is damaged, OSError."""
+    Raises CorruptFileError if the list of writes is damaged: no folder is removed then, since it is not known
+    which ones are needed. Raises DirectoryRefusedError, OSError for a folder, after the others are removed.
+    """
     needed = {
         Path(_stem_in_directory(root, file.stem)).parent
         for write in load_writes(root)
         if not write.is_done
         for file in write.staged
     }
+    errors: list[SiltstoneError | OSError] = []
     for folder in folders:
         if Path(*folder.parts[-3:]) not in needed:  # PARTITION/.siltstone-writes/WRITE
-            remove_staged(folder)
+            try:
+                remove_staged(folder)
+            except (SiltstoneError, OSError) as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:
