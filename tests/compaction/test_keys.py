@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siltstone.base.records.hashing import LANES, siphash128, siphash128_each
+from siltstone.base.records.layout import KEYS_PER_BYTE_MAX
 from siltstone.compaction.engine import bucket_count, entry_capacity
 from siltstone.compaction.inplace.planning import LogState, PlannedLog, PlanOptions, plan_log
 from siltstone.compaction.keys import MERGE_BYTES_PER_ENTRY, EntryBlob, group_offsets, merge_bucket
@@ -191,13 +192,17 @@ def _work(tmp_path: Path) -> LogWork:
     return planned.work
 
 
-def test_buckets_follow_the_memory_that_is_allowed(tmp_path: Path) -> None:
+def test_buckets_follow_the_memory_that_is_allowed_and_how_many_keys_there_can_be(tmp_path: Path) -> None:
+    """They followed the offsets alone: 10¹⁰ of them took 4,173 buckets, of a log of 100 MB, too."""
     work = _work(tmp_path)
+    (segment,) = work.segments
     for span in (1, 1000, 10**7, 10**11):
-        for memory in (1 << 20, 1 << 27):
-            asked = replace(work, end=span, limits=replace(work.limits, memory_bytes=memory))
-            buckets = bucket_count(asked)
-            assert span * MERGE_BYTES_PER_ENTRY <= buckets * memory
-            assert buckets == 1 or span * MERGE_BYTES_PER_ENTRY > (buckets - 1) * memory
+        for size in (1000, 10**8, 10**12):
+            for memory in (1 << 20, 1 << 27):
+                limits = replace(work.limits, memory_bytes=memory)
+                asked = replace(work, end=span, limits=limits, segments=(replace(segment, size=size),))
+                keys_max, buckets = min(span, KEYS_PER_BYTE_MAX * size), bucket_count(asked)
+                assert keys_max * MERGE_BYTES_PER_ENTRY <= buckets * memory
+                assert buckets == 1 or keys_max * MERGE_BYTES_PER_ENTRY > (buckets - 1) * memory
     assert bucket_count(work, 7) == 7
     assert entry_capacity(replace(work, limits=replace(work.limits, memory_bytes=1 << 27))) * 48 <= 1 << 27

@@ -251,6 +251,16 @@ def test_directories_of_different_brokers_are_refused(
         require_one_broker([first, second])
 
 
+def test_a_partition_in_two_directories_is_refused_with_how_to_tell_them_apart(tmp_path: Path) -> None:
+    """Kafka refuses it, too, unless one is of a deleted topic; which one to remove was not said."""
+    properties = "cluster.id=a\nnode.id=1\n"
+    both = [_opened(tmp_path / name, properties) for name in ("0", "1")]
+    path = tmp_path / "1" / "topic-0"
+    for advice in ("elsewhere", "topic_id in partition.metadata", "-stray", "the disk that failed"):
+        with raises_error(DirectoryRefusedError, path=path, about="0/topic-0", advice=advice):
+            require_one_broker(both)
+
+
 def test_a_checkpoint_is_read_again_only_after_it_was_replaced(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,24 @@ def test_a_session_replaces_the_credentials_that_it_has_lent(
         stores.use_session_options(cast(SparkSession, object()))
         values = files.configured().values
         assert (values["aws_access_key_id"], values["aws_session_token"]) == (key, f"of {key}")
+    del hadoop["fs.s3a.session.token"]
+    hadoop["fs.s3a.access.key"] = "permanent"
+    stores.use_session_options(cast(SparkSession, object()))
+    assert "aws_session_token" not in files.configured().values, "a store refuses it beside another key"
     files.configure({"aws_access_key_id": "of the program"})
     stores.use_session_options(cast(SparkSession, object()))
     assert files.configured().values["aws_access_key_id"] == "of the program"
+
+
+@pytest.mark.parametrize("token", ["aws_session_token", "AWS_TOKEN"])
+def test_a_session_token_is_of_its_access_key(secret: dict[str, str], token: str) -> None:
+    """It stayed in use beside the permanent keys that a program, or a task's driver, passed later."""
+    pair = {"aws_access_key_id": "first", "aws_secret_access_key": "s"}
+    files.configure({token: "t"})
+    files.configure(pair)
+    files.configure({"aws_region": "eu-west-1"})
+    assert files.configured().values[token.lower()] == "t"
+    files.configure(pair | {"aws_access_key_id": "second"})
+    assert files.configured().values == {**pair, "aws_access_key_id": "second", "aws_region": "eu-west-1"}
+    files.configure(pair | {token: "of first"})
+    assert files.configured().values[token.lower()] == "of first"

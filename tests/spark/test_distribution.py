@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from siltstone.compaction.engine import warm_up_work
+from siltstone.compaction.engine import bucket_count, entry_bytes, entry_count_max, warm_up_work
 from siltstone.compaction.work import LogWork
-from siltstone.spark.clean import distribute_logs, entry_bytes_max, job_count
+from siltstone.spark.clean import distribute_logs, job_count
 from siltstone.spark.internals import WORKER_EXITED
 from siltstone.spark.tasks import job_error, merge_shape, smaller_buckets
 
@@ -66,12 +66,13 @@ def test_a_job_of_many_logs_keeps_all_workers_busy(
 
 
 def test_a_small_log_that_claims_many_offsets_takes_few_tasks(work: LogWork) -> None:
-    """Each 4 million offsets took a task, whatever the log holds: a batch of 100 bytes may claim 2³¹."""
-    (claiming,) = sized(replace(work, end=1 << 41), [100_000])
-    dense = replace(claiming, end=10_000)
-    for log, most in ((claiming, 64 * 100_000 * 16), (dense, 10_000 * 16)):
-        assert entry_bytes_max(log) == most
-    assert merge_shape(1 << 19, 2, entry_bytes_max(claiming), 128 * MIB)[1] == 2
+    """Each 4 million offsets took a task, whatever the log holds: a batch of 100 bytes may claim 2³¹. Then
+    64 records were expected in a byte, and 10¹⁰ offsets in 100 MB took 1,526 tasks."""
+    claiming, small = sized(replace(work, end=1 << 41), [100_000, 100_000_000])
+    dense, old = replace(claiming, end=10_000), replace(small, end=10**10)
+    for log, entries, tasks in ((claiming, 100_000, 2), (dense, 10_000, 1), (old, 100_000_000, 24)):
+        assert entry_count_max(log) == entries
+        assert merge_shape(bucket_count(log), 2, entries * entry_bytes(log), 128 * MIB)[1] == tasks
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 7])

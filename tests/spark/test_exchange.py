@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from crc32c import crc32c
 from pyspark.sql import SparkSession
 
 from siltstone.base import files
@@ -53,6 +54,37 @@ def test_rows_for_oneself_are_copies(tmp_path: Path) -> None:
     data[:] = 7
     (batch,) = post.received(1, 0)
     assert [bytes(row.blob) for row in rows_of([batch])] == [bytes(100)]
+
+
+def test_rows_that_a_task_holds_count_as_memory_until_the_next_task_begins(tmp_path: Path) -> None:
+    """They were free as soon as the task asked for the first one, so a worker could hold twice as much."""
+    row = Row(target=0, kind="mine", blob=bytes(1000)).batch()
+    post = _FileExchange(tmp_path, 0, 1, row.nbytes)
+
+    def goes_into_a_file(stage: int) -> bool:
+        post.send(stage, row, 1)
+        post.finish_stage(stage)
+        return (tmp_path / f"{stage}.0.0").exists()
+
+    assert not goes_into_a_file(0)
+    (held,) = post.received(1, 0)
+    assert goes_into_a_file(1)
+    assert len(list(post.received(2, 0))) == held.num_rows
+    assert not goes_into_a_file(2)
+
+
+FORGED = [b"\xff" * 40, b"\xff\xff\xff\xff\x10\0\0\0" + b"\1" * 16, b"\xff\xff\xff\xff\0\0\0\0", b""]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"short", bytes(exchange._ROW_HEADER.size - 1), b"\xff" * 16]
+    + [exchange._ROW_HEADER.pack(len(row), crc32c(row), 0) + row for row in FORGED],
+)
+def test_forged_rows_are_a_value_error(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "0.0.1").write_bytes(data)
+    with pytest.raises(ValueError, match="not those that were sent"):
+        list(exchange._rows_in(tmp_path / "0.0.1"))
 
 
 def pass_task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -93,7 +93,7 @@ def test_all_logs_of_a_broker_in_one_job(
 
 @pytest.mark.parametrize(
     ("offsets", "gigabytes", "tasks"),
-    [(1000, 1, 4), (10**9, 100, 90), (4 * 10**9, 100, 358), (10**12, 1, 32)],
+    [(1000, 1, 4), (10**9, 100, 90), (4 * 10**9, 100, 358), (10**12, 1, 96)],
 )
 def test_the_tasks_that_check_keys_grow_with_the_log(offsets: int, gigabytes: int, tasks: int) -> None:
     """There were as many as workers, and each held its share of all key entries: 6 GB of a billion records.
@@ -101,6 +101,16 @@ def test_the_tasks_that_check_keys_grow_with_the_log(offsets: int, gigabytes: in
     segment = SimpleNamespace(base_offset=0, size=gigabytes << 30)
     pair = cast(LogPair, SimpleNamespace(before=(segment,), cleaned_end_offset=offsets))
     assert bucket_tasks([pair], 4) == tasks
+
+
+def test_a_small_log_of_many_offsets_takes_no_tasks_beside_a_large_one_of_few() -> None:
+    """The bounds of all logs were summed first: many offsets of one and many bytes of another took 3,200."""
+
+    def pair(offsets: int, size: int) -> LogPair:
+        segment = SimpleNamespace(base_offset=0, size=size)
+        return cast(LogPair, SimpleNamespace(before=(segment,), cleaned_end_offset=offsets))
+
+    assert bucket_tasks([pair(10**12, 1 << 20), pair(1000, 100 << 30)], 4) == 4
 
 
 def test_workers_are_read_from_the_settings(session: SparkSession) -> None:

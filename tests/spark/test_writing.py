@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from siltstone.runtime.manager import LogManager
-from tests.support.tables.writes import left_over, records, values
+from siltstone.spark.source import BatchWriter, StagedMessage, StreamWriter
+from siltstone.tables.commit import WRITES_FILE
+from siltstone.tables.writing import WriteOptions, stage_task
+from tests.support.tables.writes import left_over, numbered, records, values
 from tests.support.thoroughness import THOROUGH, few
 
 pytestmark = pytest.mark.spark
@@ -138,6 +143,33 @@ def run_out(frame: DataFrame, target: Path, checkpoint: Path, **options: str) ->
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("spoiled", ["list of writes", "folder"])
+def test_an_abort_removes_what_it_can_and_raises_nothing(
+    logs: Path, caplog: pytest.LogCaptureFixture, is_stream: bool, spoiled: str
+) -> None:
+    """Spark reported the error of the abort in place of the one that the job had failed with."""
+    schema = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
+    options = {"path": str(logs), "topic": "users"}
+    tasks = [BatchWriter(WriteOptions.of(options), schema, False) for _ in range(2)]
+    stream = StreamWriter(WriteOptions.of(options), schema, False)
+    staged = [stage_task(writer._plan, [numbered(0, 5)], task=n) for n, writer in enumerate(tasks)]
+    if spoiled == "folder":
+        # The first folder cannot be removed: its parent's name belongs to something else by now.
+        parent = Path(tasks[0]._plan.staging_folder).parent
+        parent.rename(logs / "elsewhere")
+        parent.symlink_to(logs / "elsewhere")
+    else:
+        (logs / WRITES_FILE).write_text("[")
+    messages: list[Any] = [StagedMessage(staged=each) for each in staged]
+    if is_stream:
+        stream.abort(messages, 3)
+    else:
+        tasks[0].abort(messages)
+    assert str(logs) in caplog.text and "staged files" in caplog.text
+    assert len(list(logs.rglob("*.batches"))) == 2
 
 
 def test_a_stream_copies_a_growing_log_once_by_offset(

@@ -133,6 +133,10 @@ def test_names_and_types_are_inferred() -> None:
             "n2": pa.string(),
         }
     )
+    empty_below = b'{"a":{"b":{"c":{}}},"l":[{}],"m":[[]],"x":[{"y":{},"z":1}]}'
+    assert inferred_type([empty_below]) == pa.struct(
+        {"m": pa.list_(pa.list_(pa.string())), "x": pa.list_(pa.struct({"z": pa.int64()}))}
+    )
     with raises_error(UsageError, about="JSON at $.a[].b is int64", advice="st.Json(schema="):
         inferred_type([b'{"a":[{"b":1},{"b":"x"}]}'])
     for levels in (decoding._MAX_LEVELS + 1, 600):  # msgspec itself refuses only still deeper values

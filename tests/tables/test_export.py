@@ -96,6 +96,16 @@ def test_arguments_are_those_of_read(root: Path, tmp_path: Path, arguments: dict
     assert len(found)
 
 
+@pytest.mark.parametrize("value", [b"{}", b"[{}]"])
+def test_objects_without_fields_are_refused_before_anything_is_written(tmp_path: Path, value: bytes) -> None:
+    """Arrow's own error came out of the task, and Parquet files have no column of such a type."""
+    (tmp_path / "kafka").mkdir()
+    root = log_directory(tmp_path / "kafka", {"t-0": {0: [batch([Rec(offset=0, key=b"k", value=value)])]}})
+    with raises_error(UsageError, about="Parquet has no type", advice="without decode"):
+        siltstone.export(root, tmp_path / "out", topic="t", decode=siltstone.Json())
+    assert left_beside(tmp_path / "out") == []
+
+
 def test_an_export_without_rows_has_the_columns(root: Path, tmp_path: Path) -> None:
     made = siltstone.export(root, tmp_path / "none", "parquet", "u", keys=b"nobody")
     assert (made.records, made.files) == (0, 1)

@@ -639,6 +639,13 @@ def test_types_that_a_format_does_not_have_are_refused(log: Log, tmp_path: Path,
     assert not (tmp_path / "t").exists()
 
 
+def test_objects_without_fields_are_refused(log: Log, tmp_path: Path, form: str) -> None:
+    log.write({0: [(0, b"k", b"{}")]})
+    with raises_error(UsageError, about="has no type", advice="schema of decode"):
+        update(log, tmp_path / "t", form, decode=st.Json())
+    assert not (tmp_path / "t").exists()
+
+
 def test_the_examples_of_the_guide_run(tmp_path: Path) -> None:
     """Those of the sections on tables and on typed columns in docs/tables.md."""
     page = (REPOSITORY / "docs" / "tables.md").read_text()

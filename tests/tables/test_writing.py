@@ -16,6 +16,7 @@ import pytest
 from crc32c import crc32c
 from msgspec.structs import replace
 
+from siltstone.base import files
 from siltstone.base.errors import (
     CorruptFileError,
     CorruptMessageError,
@@ -218,8 +219,8 @@ def test_a_job_that_runs_twice_with_its_id_leaves_no_duplicates(logs: Path) -> N
 def test_two_jobs_of_one_id_at_the_same_time_write_once(logs: Path) -> None:
     plans = [planned(logs, topic="one", writeId="same") for _ in range(2)]
     found = [staged(plan, [numbered(0, 5)]) for plan in plans]
-    for plan, files in zip(plans, found, strict=True):
-        commit_plan(plan, files, clock=CLOCK)
+    for plan, outputs in zip(plans, found, strict=True):
+        commit_plan(plan, outputs, clock=CLOCK)
     assert len(values(logs, "one")) == 5
     assert left_over(logs) == []
 
@@ -349,6 +350,33 @@ def test_an_abort_leaves_the_files_of_a_commit_that_failed_half_way(
     assert left_over(logs) == []
 
 
+def test_a_write_whose_staged_files_cannot_be_removed_is_done(
+    logs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its commit failed with all records in the logs, so the job was run again and wrote them twice."""
+
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove_tree", refused)
+        assert job(logs, [numbered(0, 5)], topic="one").is_done
+    assert len(values(logs, "one")) == 5
+    assert "completed write" in caplog.text and "Permission denied" in caplog.text
+
+
+def test_an_abort_removes_the_other_folders_if_one_cannot_be_removed(logs: Path, tmp_path: Path) -> None:
+    tasks = [planned(logs, topic=topic) for topic in ("one", "users", "one")]
+    found = [output for plan in tasks for output in staged(plan, [numbered(0, 5)])]
+    theirs = Path(tasks[1].staging_folder).parent
+    theirs.rename(tmp_path / "elsewhere")
+    theirs.symlink_to(tmp_path / "elsewhere")
+    with raises_error(DirectoryRefusedError, path=theirs):
+        abort_plan(tasks[0], found)
+    assert left_over(logs) == ["users-0/.siltstone-writes"]
+    assert len(list((tmp_path / "elsewhere").rglob("*.batches"))) == 1
+
+
 @pytest.mark.parametrize("ending", ["batches", "directory"])
 @pytest.mark.parametrize("spoil", ["gone", "cut", "flipped"])
 def test_missing_or_changed_staged_files_are_refused(logs: Path, ending: str, spoil: str) -> None:
@@ -434,6 +462,24 @@ def test_an_interrupted_write_is_refused_by_name_if_its_partition_or_its_files_a
         manager.topics.delete("users")
     with raises_error(DirectoryRefusedError, path="users-0", about="half", advice="siltstone-writes.json"):
         job(logs, [numbered(0, 5)], topic="one")
+
+
+def test_an_interrupted_write_is_refused_if_a_topic_of_it_was_created_again(
+    logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its missing batches were appended to the new topic."""
+    both = [{"topic": name, "key": b"k", "value": b"v", "partition": 0} for name in ("one", "users")]
+    killed_after_appends(1, monkeypatch, lambda: job(logs, [rows(*both)], writeId="half"))
+    (entry,) = load_writes(logs)
+    deleted = "users" if entry.staged[0].stem.startswith("one") else "one"  # not that of the staged files
+    with LogManager.open([logs], clock=CLOCK) as manager:
+        partitions = len(manager.topics.partitions_of(deleted))
+        manager.topics.delete(deleted)
+        manager.topics.create(deleted, partitions)
+    with raises_error(DirectoryRefusedError, path=f"{deleted}-0", about="created again", advice=WRITES_FILE):
+        job(logs, [numbered(0, 1)], topic="one")
+    assert values(logs, deleted) == []
+    assert load_writes(logs) == [entry]
 
 
 def test_an_interrupted_write_is_completed_by_the_next_one_after_later_records(logs: Path) -> None:

@@ -21,6 +21,7 @@ from siltstone.base import files, interruption
 from siltstone.base.codec_table import CODECS
 from siltstone.base.records.build import NewBatchHeader, Spans, build_batch, encode_headers
 from siltstone.base.records.control import end_transaction_marker
+from siltstone.base.records.layout import keyed_records_max
 from siltstone.compaction import broadcast
 from siltstone.compaction.assembling import assemble_log
 from siltstone.compaction.keys import EntryBlob
@@ -127,14 +128,13 @@ class Engine(Protocol):
 
 
 def bucket_count(work: LogWork, at_least: int = 1) -> int:
-    """How many buckets a merge needs so that the keys of each fit the memory for keys. There are no more keys
-    than offsets."""
-    return max(at_least, -(-offset_span(work) * work.merge_bytes_per_entry // work.limits.memory_bytes))
+    """How many buckets a merge needs so that the keys of each fit the memory for keys."""
+    return max(at_least, -(-entry_count_max(work) * work.merge_bytes_per_entry // work.limits.memory_bytes))
 
 
-def offset_span(work: LogWork) -> int:
-    """The number of offsets of the log, which is at least the number of its records."""
-    return work.end - work.segments[0].base_offset
+def entry_count_max(work: LogWork) -> int:
+    """The most key entries that the log may have: one for each record with a key."""
+    return keyed_records_max(work.end - work.segments[0].base_offset, work.size)
 
 
 def entry_capacity(work: LogWork) -> int:

@@ -474,7 +474,8 @@ def require_one_broker(
     They must have the same cluster id and node id, and no partition twice. ``only_reads``: nothing is
     changed, so that a single directory may have the same partition under two names (by a bind mount).
     ``is_stray``: does this directory of a partition belong to a deleted topic? It is called if a partition
-    has two directories, of which a stray one does not count.
+    has two directories, of which a stray one does not count. Commands that clean or compare have no such
+    rule: they refuse both, as Kafka's start refuses two that are of one topic.
     """
     properties = [directory.properties() for directory in directories]
     for key in ("cluster.id", "node.id", "broker.id"):
@@ -497,7 +498,9 @@ def require_one_broker(
                 raise DirectoryRefusedError(
                     f"the partition is also in {earlier}",
                     path=path,
-                    advice="remove the directory that the broker does not use",
+                    advice="move the one that the broker does not use elsewhere: that of a deleted topic, by "
+                    f"the topic_id in {names.PARTITION_METADATA} (a start of Kafka adds -stray to its name), "
+                    "or else the one on the disk that failed last",
                 )
             with contextlib.suppress(OSError):  # opening the partition will raise it again
                 other = by_identity.setdefault(files.stat(path).device_and_inode, path)

@@ -50,7 +50,7 @@ from siltstone.compaction.engine import (
     clean_in_one_task,
     entry_bytes,
     entry_capacity,
-    offset_span,
+    entry_count_max,
     with_ranges,
 )
 from siltstone.compaction.inplace.stored_copy import FileToPut
@@ -200,9 +200,6 @@ def _broadcast_join_report(work: LogWork, reports: Sequence[Row]) -> LogReport |
 
 _EXTRACT_TASK_BYTES = 1 << 30
 """The most bytes of a log for a task that extracts entries."""
-_RECORDS_PER_BYTE_MAX = 64
-"""More records than a batch can have for each of its bytes, however well it is compressed: the records have
-different offsets, so each takes at least a bit."""
 _WHOLE_TASK_BYTES = 256 << 20
 """About the most bytes of logs for a task that cleans whole logs."""
 _TASKS_PER_WORKER = 4
@@ -621,7 +618,7 @@ class SparkEngine(SparkJobRunner):
         """Run the stages extract, merge and ``task``, which gets retained offsets by range; returns
         reports."""
         min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
-        all_entries = entry_bytes_max(work)
+        all_entries = entry_count_max(work) * entry_bytes(work)
         buckets, tasks = merge_shape(min_buckets, parallelism, all_entries, work.limits.memory_bytes)
         buckets = smaller_buckets(buckets, tasks, all_entries)
         inputs, is_rewriting = self._splits_of_tasks(work, parallelism), task is not gather_task
@@ -674,13 +671,6 @@ class SharedEngines:
                 self.start_error = error if self._session is None else None
                 raise
             return SparkEngine(self._session, exchange_stage_bytes=self._exchange_stage_bytes)
-
-
-def entry_bytes_max(work: LogWork) -> int:
-    """The most bytes of key entries that a log may have: an entry for each of its offsets, but no more than
-    ``_RECORDS_PER_BYTE_MAX`` for each of its bytes, since batches may span many more offsets than they have
-    records."""
-    return min(offset_span(work), _RECORDS_PER_BYTE_MAX * work.size) * entry_bytes(work)
 
 
 def _rewrite_task_count(

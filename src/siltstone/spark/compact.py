@@ -32,6 +32,7 @@ from siltstone.compaction.ledger.work import (
     CompactionWork,
     Source,
     bucket_count,
+    entry_count_max,
     extract,
     merge_bucket,
     offsets_by_group,
@@ -145,7 +146,7 @@ class SparkCompactionEngine(SparkJobRunner):
             )
         parallelism = self.parallelism
         min_buckets = bucket_count(work, max(self._min_buckets, parallelism))
-        entry_bytes = _WORD_BYTES * work.words * (work.end_offset - work.first_offset)
+        entry_bytes = _WORD_BYTES * work.words * entry_count_max(work)
         buckets, tasks = merge_shape(min_buckets, parallelism, entry_bytes, work.settings.memory_bytes)
         buckets = min(buckets, KEY_INDEX_PARTITIONS)  # a bucket is at least one partition of the key index
         source_lists = _source_lists(work.sources, parallelism)

@@ -118,7 +118,7 @@ class _FileExchange:
 
     def __init__(self, folder: Path, worker: int, workers: int, memory_bytes: int) -> None:
         self._folder, self._worker, self._workers = folder, worker, workers
-        self._free_bytes = memory_bytes
+        self._free_bytes, self._received_bytes = memory_bytes, 0  # the latter: of the task that runs
         self._in_memory: dict[tuple[int, int], list[pa.RecordBatch]] = {}
         self._files: dict[int, files.Writer] = {}
 
@@ -203,9 +203,12 @@ class _FileExchange:
                 raise WorkerAbortedError(f"worker {worker} was not heard of for {SILENCE_S:.0f} s")
 
     def received(self, stage: int, task: int) -> Iterator[pa.RecordBatch]:
-        """The rows that the previous stage sent to a task. Raises ValueError for damaged rows."""
+        """The rows that the previous stage sent to a task. Raises ValueError for damaged rows.
+
+        A task may hold its rows until it ends, so their memory is free again when the next one begins."""
+        self._free_bytes += self._received_bytes
         in_memory = self._in_memory.pop((stage - 1, task), [])
-        self._free_bytes += sum(row.nbytes for row in in_memory)
+        self._received_bytes = sum(row.nbytes for row in in_memory)
         yield from in_memory
         del in_memory
         for worker in range(self._workers):
@@ -229,12 +232,18 @@ def _rows_in(path: Path) -> Iterator[pa.RecordBatch]:
     """The rows of a file, as batches of one row. Raises ValueError for damaged rows."""
     data_of_file, position = files.map_file(path), 0
     while position < len(data_of_file):
-        size, checksum, _ = _ROW_HEADER.unpack_from(data_of_file.data, position)
-        position += _ROW_HEADER.size
-        data = data_of_file[position : position + size]
-        if len(data) != size or crc32c(data.data) != checksum:
-            raise ValueError(f"{path}: the rows that arrived are not those that were sent")
-        yield pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
+        try:
+            size, checksum, _ = _ROW_HEADER.unpack_from(data_of_file.data, position)
+            position += _ROW_HEADER.size
+            data = data_of_file[position : position + size]
+            if len(data) != size or crc32c(data.data) != checksum:
+                raise ValueError("size or checksum")
+            row = pa.ipc.read_record_batch(pa.py_buffer(data.data), ARROW_SCHEMA)
+        except (struct.error, ValueError, OSError, EOFError) as error:  # the last three are Arrow's
+            raise ValueError(
+                f"{path}: the rows that arrived are not those that were sent ({error})"
+            ) from None
+        yield row
         position += size
 
 

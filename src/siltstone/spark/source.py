@@ -6,9 +6,9 @@ process beside the driver, ships the reader or writer to the tasks, and calls ``
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import DataType, StructType
 
-from siltstone.base.errors import UsageError
+from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.spark.internals import QUERY_ID
 from siltstone.spark.tasks import freeze_imports, one_line_errors
 from siltstone.tables.commit import StagedOutput
@@ -42,6 +42,7 @@ _METADATA_KEY = "siltstone"
 """The key, in the metadata of a schema's first column, of the options that a catalog table was created
 with."""
 _Class = TypeVar("_Class", bound=type)
+_logger = logging.getLogger("siltstone")
 
 
 def _with_one_line_errors(kind: _Class) -> _Class:
@@ -313,6 +314,19 @@ def _staged_of(messages: Messages) -> list[StagedOutput]:
     return [message.staged for message in messages if isinstance(message, StagedMessage)]
 
 
+def _abort(plan: WritePlan, staged: Iterable[StagedOutput] = ()) -> None:
+    """On the driver: remove the staged files of a failed job. It does not raise, since Spark would report
+    that error in place of the one that the job failed with; a later write removes what stays."""
+    try:
+        abort_plan(plan, staged)
+    except (SiltstoneError, OSError) as error:
+        _logger.warning(
+            "a failed write leaves staged files in %s; a write removes them after a week (%s)",
+            plan.log_directory,
+            error,
+        )
+
+
 @_with_one_line_errors
 class BatchWriter(datasource.DataSourceArrowWriter):
     """Writes one job's rows."""
@@ -331,7 +345,7 @@ class BatchWriter(datasource.DataSourceArrowWriter):
 
     def abort(self, messages: Messages) -> None:
         """On the driver: remove all that was staged, but for what a commit that failed half-way needs."""
-        abort_plan(self._plan)
+        _abort(self._plan)
 
 
 @_with_one_line_errors
@@ -359,5 +373,4 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """On the driver: remove what the tasks of this micro-batch have staged."""
-        with contextlib.suppress(OSError):
-            abort_plan(self._plan, _staged_of(messages))
+        _abort(self._plan, _staged_of(messages))

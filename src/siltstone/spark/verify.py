@@ -24,9 +24,9 @@ from siltstone.base.errors import EngineError
 from siltstone.base.records.layout import Words
 from siltstone.spark.rows import ENTRIES, REPORT, array_row, report_row
 from siltstone.spark.tasks import Batches, all_or_each, by_bucket, run_by_bucket, task_numbers
-from siltstone.verify.checking import CheckedLogs, SpanReport, bucket_count, check_span
+from siltstone.verify.checking import CheckedLogs, SpanReport, bucket_count, check_span, entry_count_max
 from siltstone.verify.findings import Findings
-from siltstone.verify.keys import check_bucket
+from siltstone.verify.keys import ENTRY_BYTES, check_bucket
 from siltstone.verify.pairs import LogPair, Span, spans_of
 
 _SPANS_PER_TASK = 4
@@ -39,8 +39,6 @@ _ENTRY_WORDS = 3
 """64-bit words of a key entry of ``verify.keys``."""
 _TASK_ENTRY_BYTES = 256 << 20
 """About the most bytes of key entries for a task that checks buckets: it holds those of all its buckets."""
-_ENTRY_BYTES_PER_LOG_BYTE = 8
-"""An estimate: a small record in a compressed batch takes 3 bytes, and its key entry 24."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +132,8 @@ class SparkChecker:
 
 def bucket_tasks(pairs: Sequence[LogPair], parallelism: int) -> int:
     """How many tasks check the buckets of the logs: ``parallelism``, or more for large logs
-    (``_TASK_ENTRY_BYTES``). The number of records is not known: it is at most the number of offsets."""
-    offsets = sum(max(pair.cleaned_end_offset - pair.before[0].base_offset, 0) for pair in pairs)
-    size = sum(segment.size for pair in pairs for segment in pair.before)
-    entry_bytes = min(8 * _ENTRY_WORDS * offsets, _ENTRY_BYTES_PER_LOG_BYTE * size)
+    (``_TASK_ENTRY_BYTES``)."""
+    entry_bytes = ENTRY_BYTES * sum(map(entry_count_max, pairs))
     return max(parallelism, math.ceil(entry_bytes / _TASK_ENTRY_BYTES))
 
 

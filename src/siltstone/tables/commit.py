@@ -60,6 +60,7 @@ from siltstone.base.records.layout import (
     PRODUCER_ID_POSITION,
     Bytes,
 )
+from siltstone.log.checkpoints import read_topic_id
 from siltstone.log.directory import refuse_foreign_folder
 from siltstone.log.fetch import FetchResult
 from siltstone.log.names import CLEANER_CHECKPOINT, STAGED_WRITES, TopicPartition, parse_partition
@@ -231,13 +232,15 @@ def remove_staged(folder: Path) -> None:
 # ::
 #
 #     {"version": 1, "writes": [{"id": "backfill-7", "epoch": 3, "done": true, "at_ms": 1795000000000,
-#                                "ranges": {"users-0": [100, 250]}, "staged": [], "resumed": {}}]}
+#                                "ranges": {"users-0": [100, 250]}, "staged": [], "resumed": {},
+#                                "topic_ids": {}}]}
 #
 # An entry that is not done is the commit point of its write (step 4). It is durable before the first batch is
 # appended, and has the end of each log before the write (``ranges``) and the staged files, whose names begin
 # with the partition: those of a copy of the directory are its own. ``resumed`` has where step 2 continued,
-# such as {"users-0": [[3, 170]]}: three batches were in the log, and the fourth would be at offset 170. An
-# entry that is done shows a job that runs again with the same id that its records are in the logs. Each id
+# such as {"users-0": [[3, 170]]}: three batches were in the log, and the fourth would be at offset 170.
+# ``topic_ids`` has which topic each log is of: one that was created again under the name is another. An entry
+# that is done shows a job that runs again with the same id that its records are in the logs. Each id
 # has one entry, that of its newest epoch: the epochs of a stream ascend.
 
 WRITES_FILE = "siltstone-writes.json"
@@ -251,7 +254,8 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     ``epoch``: the number of a stream's micro-batch, 0 for a job. ``is_named``: the writer chose the id and
     may use it again, so the entry is kept. ``staged``: the files to append, in this order. ``resumed``: by
     partition, for each time that the interrupted write was resumed: (how many of its batches the log had, the
-    end of the log). Both are empty once it is done.
+    end of the log). ``topic_ids``: by partition, the topic's id, of those that have one. All three are empty
+    once it is done.
     """
 
     write_id: str = msgspec.field(name="id")
@@ -262,6 +266,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     ranges: dict[str, tuple[int, int]] = {}
     staged: tuple[StagedOutput, ...] = ()
     resumed: dict[str, tuple[tuple[int, int], ...]] = {}
+    topic_ids: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         self.ends_before()  # raises ValueError for a wrong name, which msgspec reports as a damaged file
@@ -358,9 +363,9 @@ def commit_write(manager: LogManager, root: Path, staged: Iterable[StagedOutput]
 def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
     """Step 2: complete the writes that a crash interrupted; returns the list of writes as it is now.
 
-    Raises DirectoryRefusedError if a log, or a staged file, is not there, or if the log was cleaned or its
-    start moved since: it is then unknown which batches of the write were in the log. Raises CorruptFileError,
-    OSError.
+    Raises DirectoryRefusedError if a log, or a staged file, is not there, if the log is one of another topic
+    by now, or if the log was cleaned or its start moved since: it is then unknown which batches of the write
+    were in the log. Raises CorruptFileError, OSError.
     """
     writes = load_writes(root)
     for write in [write for write in writes if not write.is_done]:
@@ -380,7 +385,7 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         resumed = _resumed_at(manager, write, appended)
         writes = store_write(root, writes, replace(write, resumed=resumed))
         _append(manager, located, appended)
-        writes = store_write(root, writes, replace(write, is_done=True, staged=(), resumed={}))
+        writes = store_write(root, writes, replace(write, is_done=True, staged=(), resumed={}, topic_ids={}))
         discard_staged(located.staged)
     return writes
 
@@ -407,7 +412,7 @@ def _stem_in_directory(root: Path, stem: str) -> str:
 
 
 def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) -> Write:
-    """The entry of step 4, with the end of each log before and after the write.
+    """The entry of step 4, with the end of each log before and after the write, and the topics' ids.
 
     Raises SiltstoneError for a missing log or staged file."""
     counts: dict[TopicPartition, int] = {}
@@ -415,13 +420,14 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
         for topic, partition, _, _, count in output.manifest().tolist():
             topic_partition = TopicPartition(output.topics[topic], partition)
             counts[topic_partition] = counts.get(topic_partition, 0) + count
-    ends = {
-        topic_partition: manager.get(topic_partition).log_end_offset for topic_partition in sorted(counts)
-    }
+    logs = {topic_partition: manager.get(topic_partition) for topic_partition in sorted(counts)}
     ranges = {
-        str(topic_partition): (end, end + counts[topic_partition]) for topic_partition, end in ends.items()
+        str(topic_partition): (log.log_end_offset, log.log_end_offset + counts[topic_partition])
+        for topic_partition, log in logs.items()
     }
-    return replace(write, ranges=ranges, staged=tuple(staged))
+    ids = {str(topic_partition): read_topic_id(log.directory) for topic_partition, log in logs.items()}
+    topic_ids = {name: topic_id for name, topic_id in ids.items() if topic_id is not None}
+    return replace(write, ranges=ranges, staged=tuple(staged), topic_ids=topic_ids)
 
 
 def _write_and_append(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
@@ -435,7 +441,7 @@ def _write_and_append(manager: LogManager, root: Path, writes: list[Write], writ
         except (SiltstoneError, OSError):
             _roll_back(manager, root, writes, write)
             raise
-    completed = replace(write, is_done=True, staged=())
+    completed = replace(write, is_done=True, staged=(), topic_ids={})
     store_write(root, writes, completed)
     return completed
 
@@ -535,8 +541,8 @@ def _decompressed(batch: Bytes, limit: int) -> Bytes:
 def _refuse_changed_log(
     manager: LogManager, root: Path, topic_partition: TopicPartition, before: int, write: Write
 ) -> None:
-    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it, or if it
-    is not there."""
+    """Raises DirectoryRefusedError if the log was cleaned above ``before``, or now starts above it, if it is
+    not there, or if its topic is another one by now."""
     try:
         log = manager.get(topic_partition)
     except (UnknownTopicError, StorageError) as error:
@@ -547,6 +553,15 @@ def _refuse_changed_log(
             advice=f"write to the log directory, not to a partition's; if the topic was deleted, remove the "
             f"entry from {root / WRITES_FILE}",
         ) from None
+    topic_id, id_before = read_topic_id(log.directory), write.topic_ids.get(str(topic_partition))
+    if id_before is not None and topic_id != id_before:
+        raise DirectoryRefusedError(
+            f"a crash interrupted the write {write.write_id}, and this topic was created again since "
+            f"(its id was {id_before} and is {topic_id}), so the missing batches are not appended",
+            path=str(topic_partition),
+            advice="check which of its records the other partitions have (ranges of the entry), then remove "
+            f"the entry from {root / WRITES_FILE}",
+        )
     cleaner_checkpoint = manager.directory_of(topic_partition).cleaner_checkpoint().get(topic_partition, 0)
     if log.log_start_offset > before or cleaner_checkpoint > before:
         raise DirectoryRefusedError(
@@ -582,25 +597,41 @@ def staging_folders(staged: Iterable[StagedOutput]) -> set[Path]:
 
 
 def discard_staged(staged: Iterable[StagedOutput]) -> None:
-    """Remove the staging folders of these files, and with them the files of late attempts."""
+    """Remove the staging folders of these files, and with them the files of late attempts. The write is done:
+    an error would say that it is not, so what cannot be removed stays until a later write removes it."""
     for folder in staging_folders(staged):
-        remove_staged(folder)
+        try:
+            remove_staged(folder)
+        except (SiltstoneError, OSError) as error:
+            _logger.warning(
+                "the staged files of a completed write stay in %s; a write removes them after a week (%s)",
+                folder,
+                error,
+            )
 
 
 def discard_aborted(root: Path, folders: Iterable[Path]) -> None:
     """Remove the staging folders of a job that failed, except those that an entry needs: its commit failed
     after step 4 and was not rolled back, so step 2 of the next write appends the batches.
 
-    Raises CorruptFileError if the list of writes is damaged, OSError."""
+    Raises CorruptFileError if the list of writes is damaged: no folder is removed then, since it is not known
+    which ones are needed. Raises DirectoryRefusedError, OSError for a folder, after the others are removed.
+    """
     needed = {
         Path(_stem_in_directory(root, output.stem)).parent
         for write in load_writes(root)
         if not write.is_done
         for output in write.staged
     }
+    errors: list[SiltstoneError | OSError] = []
     for folder in folders:
         if Path(*folder.parts[-3:]) not in needed:  # PARTITION/.siltstone-writes/WRITE
-            remove_staged(folder)
+            try:
+                remove_staged(folder)
+            except (SiltstoneError, OSError) as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _remove_abandoned(manager: LogManager, now_ms: int) -> None:

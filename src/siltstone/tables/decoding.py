@@ -293,15 +293,18 @@ def _common_type(one: pa.DataType | None, other: pa.DataType, path: str) -> pa.D
 
 def _without_nulls(inferred: pa.DataType) -> pa.DataType:
     """The type with strings in place of null types, as Spark infers values that were always null. Fields
-    whose objects never had a field are left out."""
+    whose objects never had a field are left out, with the fields that then have none."""
     if pa.types.is_list(inferred):
         return pa.list_(_without_nulls(inferred.value_type))
     if pa.types.is_struct(inferred):
-        fields = [(field.name, _without_nulls(field.type)) for field in inferred if not _is_empty(field.type)]
-        return pa.struct(fields)
+        fields = [(field.name, _without_nulls(field.type)) for field in inferred]
+        return pa.struct([(name, of_field) for name, of_field in fields if not _is_empty(of_field)])
     return pa.string() if pa.types.is_null(inferred) else inferred
 
 
 def _is_empty(inferred: pa.DataType) -> bool:
-    """Is it the type of objects without fields? No file format has a column of this type."""
+    """Is it the type of objects without fields, or of lists of them? No file format has a column of this
+    type."""
+    if pa.types.is_list(inferred):
+        return _is_empty(inferred.value_type)
     return bool(pa.types.is_struct(inferred) and not inferred.num_fields)

@@ -95,13 +95,15 @@ class ExportedFile:
 def begin(
     options: ReadOptions, target: Path, *, output_format: str, mode: str, compression: str
 ) -> ExportPlan:
-    """Make the staging directory. Raises UsageError for a target that may not be written, OSError."""
+    """Make the staging directory. Raises UsageError for a target that may not be written, or for a column of
+    a type that Parquet does not have; OSError."""
     if output_format != "parquet":
         advice = "pass 'parquet', 'delta' or 'iceberg'"
         raise UsageError(f"there is no export format {output_format!r}", advice=advice)
     for name, value, allowed in (("mode", mode, MODES), ("compression", compression, COMPRESSIONS)):
         if value not in allowed:
             raise UsageError(f"{name}={value!r} is not known", advice=f"pass {', '.join(allowed)}")
+    writable(schema_of(options))
     if files.is_object(target):
         prefix = _begin_in_store(target, options, mode)
         return ExportPlan(
@@ -123,6 +125,18 @@ def begin(
         compression=compression,
         overwrites=overwrites,
     )
+
+
+def writable(schema: pa.Schema) -> pa.Schema:
+    """The schema. Raises UsageError if Parquet does not have one of its types, such as that of objects
+    without fields: JSON values that are all ``{}``, or an empty message."""
+    try:
+        pq.ParquetWriter(io.BytesIO(), schema).close()
+    except pa.ArrowNotImplementedError as error:
+        reason = f"Parquet has no type for a column: {str(error).splitlines()[0]}"
+        advice = "use other types in the schema of decode, or export the column without decode"
+        raise UsageError(reason, advice=advice) from None
+    return schema
 
 
 def _staging_prefix(target: Path) -> str:

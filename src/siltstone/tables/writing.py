@@ -384,7 +384,7 @@ def commit_plan(
 def abort_plan(plan: WritePlan, staged: Iterable[StagedOutput] = ()) -> None:
     """Remove the staged files of a failed job, or of a micro-batch whose tasks had another plan: ``staged``.
     Those of a commit that failed half-way stay for the next write, which completes it. Raises
-    CorruptFileError, OSError."""
+    CorruptFileError, DirectoryRefusedError, OSError."""
     discard_aborted(Path(plan.log_directory), {Path(plan.staging_folder), *staging_folders(staged)})
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from siltstone.base import files
 from siltstone.base.config import LONG_MAX
-from siltstone.base.records.layout import Flags, Int64, Words
+from siltstone.base.records.layout import Flags, Int64, Words, keyed_records_max
 from siltstone.log.indexes import Entries, IndexBuilder, read_entries
 from siltstone.log.lookup import batch_headers
 from siltstone.log.names import TopicPartition, segment_file
@@ -39,9 +39,6 @@ from siltstone.verify.transactions import (
 
 BUCKET_BYTES = 512 << 20
 """About how many bytes of memory the check of one bucket may take."""
-_MAX_RECORDS_PER_BYTE = 16
-"""The most records that are expected for a byte of a log. The smallest record has seven bytes, so 16 records
-in one byte are compressed to less than a hundredth of their size."""
 _CHUNK_ENTRIES = (16 << 20) // ENTRY_BYTES
 """Entries in 16 MiB: as many as ``check_span`` yields at a time."""
 _MAX_HORIZONS = 10
@@ -114,15 +111,14 @@ def _verdict(partition: TopicPartition, pair: LogPair | None, findings: Findings
 
 
 def bucket_count(pair: LogPair, minimum: int = 1) -> int:
-    """How many buckets a log is checked in, at least ``minimum``: each takes at most about ``BUCKET_BYTES``.
+    """How many buckets a log is checked in, at least ``minimum``: each takes about ``BUCKET_BYTES``."""
+    return max(minimum, -(-entry_count_max(pair) * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES))
 
-    The number of records is not known. It is at most the number of offsets. But most offsets of an old
-    compacted log have no record any more, and a damaged file may claim any offset, so the size of BEFORE is a
-    bound, too.
-    """
-    offsets = max(pair.cleaned_end_offset - pair.before[0].base_offset, 0)
-    records = min(offsets, _MAX_RECORDS_PER_BYTE * sum(segment.size for segment in pair.before))
-    return max(minimum, -(-records * CHECK_BYTES_PER_ENTRY // BUCKET_BYTES))
+
+def entry_count_max(pair: LogPair) -> int:
+    """The most key entries that BEFORE may have: one for each record with a key."""
+    offsets = pair.cleaned_end_offset - pair.before[0].base_offset
+    return keyed_records_max(offsets, sum(segment.size for segment in pair.before))
 
 
 def check_in_process(pairs: Sequence[LogPair]) -> CheckedLogs:

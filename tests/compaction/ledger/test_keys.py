@@ -10,6 +10,7 @@ from siltstone.base.records.layout import Words
 from siltstone.compaction.keys import EntryBlob, deleted_of
 from siltstone.compaction.ledger import keys
 from siltstone.compaction.ledger.keys import KEY_INDEX_PARTITIONS, hash_key_check, look_up_older_entries
+from siltstone.compaction.ledger.work import CompactionSettings, CompactionWork, Source, bucket_count
 from tests.support.ledger.entries import spread_entries
 
 PARTITION_SHIFT = 54
@@ -106,3 +107,24 @@ def test_older_entries_are_superseded_or_later_as_by_the_twin(
 def test_the_check_value_of_a_hash_key_is_the_hash_of_no_bytes() -> None:
     """The first of SipHash's published vectors: key indexes of earlier versions are still recognized."""
     assert hash_key_check((0x0706050403020100, 0x0F0E0D0C0B0A0908)) == 0xE6A825BA047F81A3
+
+
+def test_a_log_of_few_bytes_has_few_buckets_whatever_its_offsets() -> None:
+    def buckets(offsets: int, size: int) -> int:
+        source = Source(path="", base_offset=0, end_offset=offsets, size=size, inode=0)
+        settings = CompactionSettings(memory_bytes=1 << 27)
+        work = CompactionWork(
+            name="users-0",
+            hash_key=(3, 5),
+            by_time=False,
+            retain_null_key=False,
+            settings=settings,
+            key_indexes={},
+            sources=(source,),
+            end_offset=offsets,
+        )
+        return bucket_count(work)
+
+    assert buckets(10**10, 1_000_000) == 1
+    assert buckets(10**10, 100_000_000) == 64
+    assert buckets(10_000_000, 100_000_000) == 8

@@ -79,6 +79,8 @@ _ENDPOINTS = {
 """The option and the variable of the environment that have a store's endpoint. If it begins with ``http://``,
 ``allow_http`` need not be set as well."""
 _ALLOW_HTTP = "allow_http"
+_ACCESS_KEY, _SESSION_TOKENS = "aws_access_key_id", ("aws_session_token", "aws_token")
+"""Options of S3; the latter are names of one option, which belongs to its access key."""
 
 
 class ObjectStatus(NamedTuple):
@@ -157,7 +159,9 @@ class StoreOptions:
 
 def configure(options: Mapping[str, str]) -> None:
     """Use these options of the stores (``aws_endpoint``, ``aws_access_key_id``, …) from now on, before those
-    of the environment. They are never written anywhere. Raises UsageError, which has no value of them."""
+    of the environment. Another access key without a session token drops the token of the former one, which
+    the store would refuse beside it. They are never written anywhere. Raises UsageError, which has no value
+    of them."""
     lowered = {name.lower(): value for name, value in options.items()}
     for name, value in lowered.items():
         if name != _ALLOW_HTTP and not name.startswith(tuple(_PREFIXES.values())):
@@ -167,6 +171,10 @@ def configure(options: Mapping[str, str]) -> None:
             reason = f"the option {name} of object stores has a control character"
             raise UsageError(reason, advice="pass the value without line breaks and the like")
     if any(_options.get(name) != value for name, value in lowered.items()):
+        former = _options.get(_ACCESS_KEY)
+        if former is not None and lowered.get(_ACCESS_KEY, former) != former:
+            for name in _SESSION_TOKENS:
+                _options.pop(name, None)
         _options.update(lowered)
         _forget_stores()
 

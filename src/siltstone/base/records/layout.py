@@ -100,6 +100,21 @@ stored, count -1 (unknown before it is decoded), its timestamp in both timestamp
 none)."""
 
 
+KEYS_PER_BYTE_MAX = 1
+"""The most records with a key that a byte of a log has, as producers write them. The smallest takes 8 bytes.
+zstd, the densest codec, packs about 0.7 of them into a byte if their keys differ, and 1.1 if all have one
+key. A crafted batch may have more, whose merge takes so many times the memory."""
+
+
+def keyed_records_max(offsets: int, size: int) -> int:
+    """The most records with a key that a log with this span of offsets and of ``size`` bytes has: by this the
+    memory, the tasks and the spill of what takes its keys are planned.
+
+    Neither is enough alone: most offsets of an old compacted log have no record any more, and a batch of 100
+    bytes may claim 2³¹ of them."""
+    return min(max(offsets, 0), KEYS_PER_BYTE_MAX * size)
+
+
 def have_delete_horizons(batches: BatchHeaders) -> npt.NDArray[np.bool_]:
     """Whether each batch has a delete horizon (KIP-534): bool. Its attribute bit 6 is set, and its base
     timestamp is the horizon.

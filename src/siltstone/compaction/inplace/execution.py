@@ -17,7 +17,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from siltstone.compaction.engine import fits_one_task, offset_span
+from siltstone.compaction.engine import entry_count_max, fits_one_task
 from siltstone.compaction.inplace.destination import SpaceBudget
 from siltstone.compaction.keys import ENTRY_BYTES
 from siltstone.compaction.staging import RETAINED_OFFSET_BYTES
@@ -62,14 +62,13 @@ def new_file_bytes(work: LogWork, group: Group | None = None) -> int:
 
 
 def shuffle_spill_bytes(work: LogWork) -> int:
-    """The most bytes of key entries that a shuffle may write to disk: one for each record. There are no more
-    records than offsets, nor than bytes."""
-    return ENTRY_BYTES * min(offset_span(work), work.size)
+    """The most bytes of key entries that a shuffle may write to disk."""
+    return ENTRY_BYTES * entry_count_max(work)
 
 
 def retained_file_bytes(work: LogWork) -> int:
     """The most bytes of the files of retained offsets, which stay on disk until the last wave."""
-    return RETAINED_OFFSET_BYTES * min(offset_span(work), work.size)
+    return RETAINED_OFFSET_BYTES * entry_count_max(work)
 
 
 def execution_plan(work: LogWork, space: SpaceBudget, whole_log_bytes: int, wave_bytes: int) -> ExecutionPlan:

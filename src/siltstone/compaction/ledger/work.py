@@ -29,7 +29,7 @@ from siltstone.base.errors import SourceChangedError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.base.records.columns import KeyColumns
 from siltstone.base.records.decode import decode_record_keys, decode_records
-from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64
+from siltstone.base.records.layout import CONTROL_BIT, Flags, Int64, keyed_records_max
 from siltstone.compaction.keys import PLAIN_WORDS, TIMED_WORDS, EntryBlob, deleted_of, offsets_of
 from siltstone.compaction.ledger.keys import (
     KEY_INDEX_PARTITIONS,
@@ -179,11 +179,13 @@ class CompactionReport(Summable):
 def bucket_count(work: CompactionWork, at_least: int = 1) -> int:
     """How many buckets the keys are divided into, so that the merge of one bucket fits a task's memory for
     keys: a power of two, at most ``KEY_INDEX_PARTITIONS``."""
-    wanted = max(
-        at_least,
-        -(-(work.end_offset - work.first_offset) * MERGE_BYTES_PER_ENTRY // work.settings.memory_bytes),
-    )
+    wanted = max(at_least, -(-entry_count_max(work) * MERGE_BYTES_PER_ENTRY // work.settings.memory_bytes))
     return min(KEY_INDEX_PARTITIONS, 1 << (wanted - 1).bit_length())
+
+
+def entry_count_max(work: CompactionWork) -> int:
+    """The most key entries that the new records may have: one for each record with a key."""
+    return keyed_records_max(work.end_offset - work.first_offset, work.size)
 
 
 def open_source(source: Source) -> files.Reader:

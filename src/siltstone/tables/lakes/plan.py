@@ -37,7 +37,7 @@ from siltstone.log.checkpoints import LeaderEpochs, read_topic_id
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadOnlyLog
 from siltstone.tables.decoding import decoded_schema
-from siltstone.tables.export import COMPRESSIONS, refuse_log_directories
+from siltstone.tables.export import COMPRESSIONS, refuse_log_directories, writable
 from siltstone.tables.lakes.table import (
     DataFile,
     LakeTable,
@@ -152,7 +152,7 @@ def plan_export(
         options=_options_of(options, topic, log_exports),
         source=options,
         compression=compression,
-        file_schema=table.file_schema(shape),
+        file_schema=writable(table.file_schema(shape)),
         files=by_bucket,
         partitions=tuple(
             sorted(number for number, log_export in log_exports.items() if log_export.has_records)
