@@ -50,7 +50,7 @@ from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
-from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory, no_directory_left
+from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -657,8 +657,7 @@ class Topics:
         self._registry, self._cluster, self._outdated = _read_topics(
             directories, lambda path, error: serving[path].go_offline(error)
         )
-        if not self._manager.serving():
-            raise no_directory_left(self._manager.offline)
+        directories = [served.directory for served in self._manager.require_serving()]
         self._node_id = node_number(node_id_of(directories))
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
@@ -1163,7 +1162,6 @@ class Topics:
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
-        if not self._manager.serving():
-            raise no_directory_left(self._manager.offline)
+        self._manager.require_serving()
         self._registry = registry
         self.forget_partitions()
