@@ -32,6 +32,7 @@ from siltstone.commands.directories import Snapshot
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.partition import PartitionLog
 from siltstone.runtime.topic_names import (
     deleted_directory,
     is_deleted_directory,
@@ -465,6 +466,25 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
     with opened(a, b) as manager:
         assert list(manager) == [EVENTS] and values(manager[EVENTS]) == 0
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
+
+
+def test_a_deletion_looks_at_no_partition_of_other_topics(tmp_path: Path) -> None:
+    class Walked(dict[TopicPartition, PartitionLog]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[TopicPartition]:
+            Walked.walks += 1
+            return super().__iter__()
+
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        manager.topics.create("other", partitions=2)
+        served = manager.directories[0]
+        served.logs = Walked(served.logs)
+        manager.topics.describe("events")
+        before = Walked.walks
+        manager.topics.delete("events")
+        assert Walked.walks == before and len(served.logs) == 2
 
 
 @pytest.mark.parametrize("kind", ["link", "deep"])

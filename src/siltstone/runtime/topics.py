@@ -1073,15 +1073,15 @@ class Topics:
             # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
             # the others. 3. Forget the id, durably, unless a directory is offline.
             self._write_registry(self._registry.without_topic(name, entry.topic_id))
+            partitions = [TopicPartition(name, number) for number in entry.partitions]
             for served in self._manager.serving():
-                for topic_partition in [*served.logs, *served.refused]:
-                    if topic_partition.topic == name:
+                for topic_partition in partitions:
+                    if topic_partition in served.logs or topic_partition in served.refused:
                         with contextlib.suppress(StorageError):
                             self._manager.delete_partition(served, topic_partition, delay_ms)
             for served in self._manager.directories:
-                for topic_partition in [*served.logs, *served.refused]:
-                    if served.offline is not None and topic_partition.topic == name:
-                        served.drop(topic_partition)
+                for topic_partition in partitions if served.offline is not None else ():
+                    served.drop(topic_partition)
             self.forget_partitions()
             self._log_configs.pop(name, None)
             self._forget_deleted()
