@@ -697,6 +697,32 @@ def test_the_newest_copy_counts_and_the_others_follow(tmp_path: Path) -> None:
     assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
 
 
+def test_the_last_change_counts_when_directories_fail_in_turn(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    with opened(b, clock=ManualClock(NOW + 1)) as manager:  # a is not mounted
+        for text in ("1", "2", "3"):
+            manager.topics.alter("events", {"retention.ms": text})
+    with opened(a, clock=ManualClock(NOW + 9)) as manager:
+        manager.topics.alter("events", {"retention.ms": "4"})
+    with opened(b, a, clock=ManualClock(NOW)) as manager:
+        assert manager.topics.describe("events").config == {"retention.ms": "4"}
+        manager.topics.alter("events", {"retention.ms": "5"})  # a clock that goes back loses no change
+    assert load_registry([b])[0].topics["events"].config == {"retention.ms": "5"}
+
+
+def test_copies_of_one_generation_become_one(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    registry = load_registry([a])[0]
+    entry = msgspec.structs.replace(registry.topics["events"], config={"retention.ms": "1"})
+    write_registry(b, msgspec.structs.replace(registry, topics={"events": entry}))
+    opened(a, b).close()
+    assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
+
+
 def test_a_start_without_a_readable_registry_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with opened(tmp_path) as manager:
         manager.topics.create("events")
