@@ -13,7 +13,8 @@ import pytest
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import SiltstoneError, StorageError
+from siltstone.base.errors import SiltstoneError, StorageError, TransactionCoordinatorFencedError
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.indexes import read_entries
@@ -139,6 +140,21 @@ def test_a_log_has_a_jitter_without_being_given_random_numbers(tmp_path: Path) -
 
 
 # Logs with transactions
+
+
+def test_batches_of_a_coordinator_that_are_refused_stay_as_they_were(tmp_path: Path) -> None:
+    """The producers are asked when offsets have been written into all batches."""
+    log = opened(tmp_path)
+    abort(log)
+    end = log.log_end_offset
+    late = end_transaction_marker(
+        is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=-1, timestamp_ms=NOW
+    )
+    data = np.concatenate([array(marker(0, 8, commit=True)), array(marker(0, 9, commit=True)), late])
+    before = data.tobytes()
+    with pytest.raises(TransactionCoordinatorFencedError):
+        log.append(data, origin=Origin.COORDINATOR)
+    assert data.tobytes() == before and log.log_end_offset == end
 
 
 def abort(log: PartitionLog) -> None:

@@ -453,15 +453,15 @@ class PartitionLog(ReadableLog):
     def _append_restoring(
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, *, may_wait: bool
     ) -> AppendResult:
-        """``_append``, but if it appends nothing, the first batch's header is as before: validation writes
-        the offset into it."""
-        header = buffer[:BATCH_OVERHEAD].copy()
+        """``_append``, but if it appends nothing, the batches are as before: validation writes offsets into
+        their headers. A client's ``buffer`` has one batch."""
+        before = buffer[: BATCH_OVERHEAD if origin is Origin.CLIENT else None].copy()
         appended = None
         try:
             appended = self._append(buffer, origin, leader_epoch, self._clock.now_ms(), may_wait=may_wait)
         finally:
             if appended is None or appended.is_duplicate:
-                buffer[:BATCH_OVERHEAD] = header
+                buffer[: len(before)] = before
         return appended
 
     def _is_flush_due(self, log_end_offset: int, now_ms: int) -> bool:
