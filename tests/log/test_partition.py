@@ -139,6 +139,22 @@ def test_a_log_has_a_jitter_without_being_given_random_numbers(tmp_path: Path) -
     assert [segment.jitter_ms for segment in log.view.segments] == [0]
 
 
+def test_the_high_watermark_may_go_back_and_stays_within_the_log(tmp_path: Path) -> None:
+    """As in Kafka (``UnifiedLog.updateHighWatermark``)."""
+    log = opened(tmp_path)
+    append(log)
+    append(log)
+    log.delete_records(2)
+    seen = []
+    for offset in (5, 3, 9, 0, -1):
+        log.set_high_watermark(offset)
+        seen.append(log.high_watermark)
+    assert seen == [5, 3, 6, 2, 2]
+    log.set_high_watermark(9)
+    append(log)
+    assert log.high_watermark == 6, "the log's end at that time"
+
+
 # Logs with transactions
 
 

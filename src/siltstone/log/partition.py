@@ -589,7 +589,9 @@ class PartitionLog(ReadableLog):
     # Start offset, retention and truncation
 
     def set_high_watermark(self, offset: int | None) -> None:
-        """Set the high watermark, within the log's bounds; None: it always equals the log end offset."""
+        """Set the high watermark; None: it always equals the log end offset. As in Kafka
+        (``UnifiedLog.updateHighWatermark``) it may be lower than before, and an offset below the log start
+        offset or above the log end offset is taken for that one."""
         with self._lock:
             self._high_watermark = offset
             self._publish()
