@@ -193,6 +193,23 @@ def test_a_paused_log_is_not_cleaned(served: Served) -> None:
     assert served.opened_cleaner().paused == frozenset()
 
 
+def test_the_pause_of_a_topic_that_is_deleted_ends_when_the_topic_is_gone(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a cleaning might begin between the two."""
+    manager = served.opened()
+    delete, claims = manager.topics.delete, list[object]()
+
+    def deleting(name: str) -> None:
+        claims.append(manager.cleaning_states.begin(USERS_0))
+        delete(name)
+
+    monkeypatch.setattr(manager.topics, "delete", deleting)
+    admin.pause_cleaning(served, ADA, USERS_0)
+    admin.delete_topic(served, ADA, "users")
+    assert claims == [None] and served.opened_cleaner().paused == frozenset()
+
+
 def test_a_cleaning_of_what_is_not_compacted_or_not_there_is_refused(served: Served) -> None:
     admin.create_topic(served, ADA, "plain", 1, {})
     with pytest.raises(UsageError, match="not compacted"):

@@ -496,6 +496,21 @@ def test_kept_originals_are_searched(tmp_path: Path, by_history: bool) -> None:
         assert erase(here).status == VALUES_GONE
 
 
+def test_kept_originals_of_a_run_that_the_history_has_forgotten_are_searched(tmp_path: Path) -> None:
+    """They are beside those of a run that it has."""
+    root, keep = tmp_path / "logs", tmp_path / "keep"
+    with open_at(root) as here:
+        put(here.manager["users", 0])
+        copy = copied(here, keep / "EARLIER" / "users-0" / f"{0:020d}.log")
+        other = copied(here, keep / "EARLIER" / "orders-0" / f"{0:020d}.log")
+        for folder in (copy.parent, other.parent):
+            (folder / "undo.json").write_text("{}")
+        result = LogResult(topic="orders", partition=0, directory="", status="cleaned")
+        last = str(keep / "LAST" / "orders-0")
+        append_cleanings(root, [Cleaning(began_ms=NOW, result=result, kept_originals=last)])
+        assert [each.path for each in erase(here).holders] == [str(copy)]
+
+
 def test_kept_originals_of_a_fleet_are_searched_and_those_that_are_named_twice_counted_once(
     tmp_path: Path,
 ) -> None:

@@ -278,7 +278,7 @@ def left_behind(journal: Path) -> FakeAdmin:
 def test_a_value_of_another_client_stays(journal: Path) -> None:
     admin = left_behind(journal)
     admin.own["segment.ms"] = "7777"
-    restored = live.restore(admin, journal)
+    restored = live.restore(admin, journal, Time().pause)
     assert restored is not None
     assert restored.restored == ("min.cleanable.dirty.ratio",)
     assert restored.kept == ("segment.ms was changed meanwhile and stays 7777",)
@@ -290,10 +290,29 @@ def test_a_value_of_another_client_stays(journal: Path) -> None:
 def test_a_topic_that_was_deleted_since_is_left_alone(journal: Path, topic_id: str | None) -> None:
     admin = left_behind(journal)
     admin.topic_id, before = topic_id, len(admin.altered)
-    restored = live.restore(admin, journal)
+    restored = live.restore(admin, journal, Time().pause)
     assert restored is not None
     assert "deleted" in restored.kept[0]
     assert (len(admin.altered), journal.exists()) == (before, False)
+
+
+@pytest.mark.parametrize("stale", ["no topic", "an older topic", "older settings"])
+def test_a_broker_with_old_metadata_does_not_end_a_restoration(journal: Path, stale: str) -> None:
+    """Else the journal is gone, and the temporary settings stay."""
+    admin, passed = left_behind(journal), list[float]()
+    own = dict(admin.own)
+    if stale == "older settings":
+        admin.own["segment.ms"] = "4444"  # before that of OWN was set
+    else:
+        admin.topic_id = None if stale == "no topic" else "an older one"
+
+    def learn(seconds: float) -> None:
+        passed.append(seconds)
+        admin.topic_id, admin.own = "first", own
+
+    restored = live.restore(admin, journal, learn)
+    assert restored is not None and restored.kept == () and len(passed) == 1
+    assert (admin.own, journal.exists()) == (OWN, False)
 
 
 def test_the_journal_of_another_cluster_is_kept(journal: Path) -> None:

@@ -123,6 +123,21 @@ def test_the_file_is_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: py
     assert (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
 
 
+def test_a_folder_of_kept_originals_is_named_as_long_as_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure finds it by the history."""
+    monkeypatch.setattr(history, "HISTORY_BYTES_MAX", 8000)
+    there, gone = tmp_path / "keep" / "RUN" / "users-0", tmp_path / "gone" / "RUN" / "users-0"
+    there.mkdir(parents=True)
+    for number, kept in enumerate([there, there, gone]):
+        append_cleanings(tmp_path, [replace(cleaning(number), kept_originals=str(kept))])
+    for number in range(10, 100):
+        append_cleanings(tmp_path, [cleaning(number)])
+    named = [each.kept_originals for each in read_cleanings(tmp_path) if each.kept_originals]
+    assert named == [str(there)] and (tmp_path / CLEANINGS_FILE).stat().st_size <= 8000
+
+
 def test_of_a_file_that_is_too_long_the_newest_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,8 @@ import pytest
 from siltstone.base import files
 from siltstone.base.clock import ManualClock
 from siltstone.base.config import LogConfig
-from siltstone.base.errors import SiltstoneError, StorageError
+from siltstone.base.errors import SiltstoneError, StorageError, TransactionCoordinatorFencedError
+from siltstone.base.records.control import end_transaction_marker
 from siltstone.base.records.scan import scan_batches
 from siltstone.log.fetch import READ_COMMITTED
 from siltstone.log.indexes import read_entries
@@ -138,7 +139,38 @@ def test_a_log_has_a_jitter_without_being_given_random_numbers(tmp_path: Path) -
     assert [segment.jitter_ms for segment in log.view.segments] == [0]
 
 
+def test_the_high_watermark_may_go_back_and_stays_within_the_log(tmp_path: Path) -> None:
+    """As in Kafka (``UnifiedLog.updateHighWatermark``)."""
+    log = opened(tmp_path)
+    append(log)
+    append(log)
+    log.delete_records(2)
+    seen = []
+    for offset in (5, 3, 9, 0, -1):
+        log.set_high_watermark(offset)
+        seen.append(log.high_watermark)
+    assert seen == [5, 3, 6, 2, 2]
+    log.set_high_watermark(9)
+    append(log)
+    assert log.high_watermark == 6, "the log's end at that time"
+
+
 # Logs with transactions
+
+
+def test_batches_of_a_coordinator_that_are_refused_stay_as_they_were(tmp_path: Path) -> None:
+    """The producers are asked when offsets have been written into all batches."""
+    log = opened(tmp_path)
+    abort(log)
+    end = log.log_end_offset
+    late = end_transaction_marker(
+        is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=-1, timestamp_ms=NOW
+    )
+    data = np.concatenate([array(marker(0, 8, commit=True)), array(marker(0, 9, commit=True)), late])
+    before = data.tobytes()
+    with pytest.raises(TransactionCoordinatorFencedError):
+        log.append(data, origin=Origin.COORDINATOR)
+    assert data.tobytes() == before and log.log_end_offset == end
 
 
 def abort(log: PartitionLog) -> None:

@@ -257,6 +257,23 @@ def test_backups_of_one_second_are_in_order(logs: Path, target: Path) -> None:
     assert stored.newest_id(target) == names[-1]
 
 
+def test_the_last_backup_is_the_newest_when_the_clock_goes_back(
+    logs: Path, target: Path, clock: ManualClock
+) -> None:
+    made(target, clock, logs)
+    clock.advance(-DAY_MS)
+    last = made(target, clock, logs).backup_id
+    assert stored.newest_id(target) == restore_points(target)[-1].backup_id == last
+    assert [made(target, clock, logs, keep=1).backup_id] == [restore_points(target)[0].backup_id]
+
+
+def test_the_last_backup_of_a_second_is_the_newest_when_others_were_pruned(logs: Path, target: Path) -> None:
+    request = BackupRequest(directories=(logs,), target=target, keep=2)
+    for _ in range(4):
+        last = backup(request, ManualClock(NOW_MS)).backup_id
+    assert stored.newest_id(target) == restore_points(target)[-1].backup_id == last
+
+
 def test_two_backups_do_not_write_at_one_time(
     logs: Path, target: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,11 @@ from siltstone.base import files
 from siltstone.base.errors import SiltstoneError
 from siltstone.base.files import objects
 from siltstone.cli.main import run
+from siltstone.log.indexes import AbortedTransaction, encode_aborted
+from siltstone.log.segments import list_segments
+from siltstone.log.tiered.joining import with_remotes
+from siltstone.log.transactions import read_transaction_indexes
+from tests.support.cleaning.transactional import data, marker
 from tests.support.tiered import (
     TOPIC,
     TieredLog,
@@ -266,6 +271,25 @@ def test_copies_that_overlap_give_each_record_once(
     with st.open(its.log.directory, remote=str(its.storage)) as logs:
         for offset in range(its.middle - 9, its.middle + 10):  # by the parts' names, without their indexes
             assert next(iter(logs[TOPIC, 0].records(offset))).value == expected[offset][2]
+
+
+@pytest.mark.parametrize("options", PLACES, ids=str)
+def test_a_part_of_a_copy_has_the_aborted_transactions_whose_markers_it_has(
+    options: dict[str, Any], parts: Callable[..., Parts]
+) -> None:
+    its = parts(**options)
+    end = offsets_of(its.batches[-1])[1] + 1
+    begun = range(0, end - 3, 2)  # each is a record and its marker
+    batches = [b for o in begun for b in (data(o, 7, "k", "aborted"), marker(o + 1, 7, commit=False))]
+    batches += its.batches[len(batches) :]
+    aborted = [AbortedTransaction(7, offset, offset + 1, offset + 2) for offset in begun]
+    its.log.copy_batches(batches[:30], segment_id(100), {0: 0}, aborted=encode_aborted(aborted[:15]))
+    its.log.copy_batches(batches[20:], segment_id(101), {0: 0}, aborted=encode_aborted(aborted[10:]))
+    (path,) = with_remotes([its.log.partition], str(its.storage))
+    assert read_transaction_indexes(list_segments(path)) == encode_aborted(aborted)
+    with st.open(its.log.directory, remote=str(its.storage)) as logs:
+        committed = [record.offset for record in logs[TOPIC, 0].records(isolation="read_committed")]
+    assert committed == list(range(begun[-1] + 2, COUNT))
 
 
 @pytest.mark.parametrize("options", PLACES, ids=str)

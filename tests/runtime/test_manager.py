@@ -299,6 +299,25 @@ def test_a_directory_whose_own_file_cannot_be_read_is_offline_and_the_others_ser
         assert not manager.offline and [values(log) for log in manager["events"].logs()] == [1, 2]
 
 
+def test_a_directory_that_goes_offline_while_its_registry_is_read_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    opened(a, b).close()
+    read_bytes, failed = files.read_bytes, list[str]()
+
+    def fail(path: Path | str, *limit: int) -> bytes:
+        is_registry = str(path) == str(a / "siltstone-topics.json")
+        if is_registry or (failed and str(path).startswith(str(a))):
+            failed.append(str(path))
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_bytes(path, *limit)
+
+    monkeypatch.setattr(files, "read_bytes", fail)
+    with opened(a, b) as manager:
+        assert list(manager.offline) == [a] and failed == [str(a / "siltstone-topics.json")]
+
+
 def test_a_partition_whose_directory_cannot_be_read_takes_its_log_directory_offline_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ from siltstone.commands.directories import Snapshot
 from siltstone.log import names
 from siltstone.log.checkpoints import read_checkpoint, read_topic_id, write_checkpoint
 from siltstone.log.names import TopicPartition, parse_partition
+from siltstone.log.partition import PartitionLog
 from siltstone.runtime.topic_names import (
     deleted_directory,
     is_deleted_directory,
@@ -467,6 +468,25 @@ def test_a_deleted_partition_in_an_offline_directory_is_deleted_at_the_next_star
         assert len([name for name in names_in(b) if is_deleted_directory(name)]) == 1
 
 
+def test_a_deletion_looks_at_no_partition_of_other_topics(tmp_path: Path) -> None:
+    class Walked(dict[TopicPartition, PartitionLog]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[TopicPartition]:
+            Walked.walks += 1
+            return super().__iter__()
+
+    with opened(tmp_path) as manager:
+        manager.topics.create("events", partitions=2)
+        manager.topics.create("other", partitions=2)
+        served = manager.directories[0]
+        served.logs = Walked(served.logs)
+        manager.topics.describe("events")
+        before = Walked.walks
+        manager.topics.delete("events")
+        assert Walked.walks == before and len(served.logs) == 2
+
+
 @pytest.mark.parametrize("kind", ["link", "deep"])
 def test_a_deleted_directory_that_cannot_be_removed_takes_nothing_offline(
     tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -674,6 +694,32 @@ def test_the_newest_copy_counts_and_the_others_follow(tmp_path: Path) -> None:
     (a / TOPICS_FILE).write_bytes(b"{nonsense")
     with opened(a, b) as manager:
         assert manager.topics.describe("events").config == {"retention.ms": "5"}
+    assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
+
+
+def test_the_last_change_counts_when_directories_fail_in_turn(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    with opened(b, clock=ManualClock(NOW + 1)) as manager:  # a is not mounted
+        for text in ("1", "2", "3"):
+            manager.topics.alter("events", {"retention.ms": text})
+    with opened(a, clock=ManualClock(NOW + 9)) as manager:
+        manager.topics.alter("events", {"retention.ms": "4"})
+    with opened(b, a, clock=ManualClock(NOW)) as manager:
+        assert manager.topics.describe("events").config == {"retention.ms": "4"}
+        manager.topics.alter("events", {"retention.ms": "5"})  # a clock that goes back loses no change
+    assert load_registry([b])[0].topics["events"].config == {"retention.ms": "5"}
+
+
+def test_copies_of_one_generation_become_one(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with opened(a, b) as manager:
+        manager.topics.create("events")
+    registry = load_registry([a])[0]
+    entry = msgspec.structs.replace(registry.topics["events"], config={"retention.ms": "1"})
+    write_registry(b, msgspec.structs.replace(registry, topics={"events": entry}))
+    opened(a, b).close()
     assert (a / TOPICS_FILE).read_bytes() == (b / TOPICS_FILE).read_bytes()
 
 

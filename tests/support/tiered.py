@@ -125,8 +125,10 @@ class TieredLog:
             return
         self.put_aiven(name, base, end, its_id, epochs, parts)
 
-    def copy_batches(self, batches: Sequence[bytes], its_id: str, epochs: dict[int, int]) -> None:
-        """Copy some batches as if they were a segment, with an index."""
+    def copy_batches(
+        self, batches: Sequence[bytes], its_id: str, epochs: dict[int, int], *, aborted: bytes = b""
+    ) -> None:
+        """Copy some batches as if they were a segment, with an index; ``aborted``: its transaction index."""
         base, end = offsets_of(batches[0])[0], offsets_of(batches[-1])[1]
         index, position = b"", 0
         for batch in batches:
@@ -139,6 +141,8 @@ class TieredLog:
             shutil.copy(self.partition / "partition.metadata", other.partition)
             (other.partition / f"{base:020d}.log").write_bytes(b"".join(batches))
             (other.partition / f"{base:020d}.index").write_bytes(index)
+            if aborted:
+                (other.partition / f"{base:020d}.txnindex").write_bytes(aborted)
             (other.partition / "leader-epoch-checkpoint").write_bytes(empty)
             other.copy(base, end, its_id, epochs)
 

@@ -183,10 +183,11 @@ def delete_topic(
         count = len(description.partitions)
         before = {"id": description.topic_id, "partitions": count, "config": dict(description.config)}
         with served.opened_changes().recorded(actor, "delete", name, before=before):
-            # A pause would stay, and apply to a topic of this name that is created later.
+            manager.topics.delete(name)
+            # A pause would stay, and apply to a topic of this name that is created later. It ends when the
+            # topic is gone: a cleaning might begin between its end and the deletion.
             for number in description.partitions:
                 served.opened_cleaner().resume(TopicPartition(name, number))
-            manager.topics.delete(name)
     return TopicChange(topic=name, status="deleted", partitions=count)
 
 

@@ -45,7 +45,7 @@ from siltstone.base.files.backups import (
     is_id,
     is_storable,
     locked_for_writing,
-    new_id,
+    next_name,
     point_path,
     read_point,
     refuse_unless_object_store,
@@ -193,10 +193,10 @@ def backup(
         work = _Backup(request, points, progress)
         started_ms = clock.now_ms()
         directories = work.back_up([directory.path for directory in opened])
-        now_ms = clock.now_ms()
+        backup_id, time_ms = next_name(points, clock.now_ms())
         point = RestorePoint(
-            backup_id=new_id(points, now_ms),
-            time_ms=now_ms,
+            backup_id=backup_id,
+            time_ms=time_ms,
             host=socket.gethostname(),
             is_live=request.is_live,
             chunk_bytes=backup_format.CHUNK_BYTES,
@@ -207,7 +207,7 @@ def backup(
         if writer is not None:
             writer.put_point(point)
             if request.keep is not None:
-                pruned = _prune(request.target, [*points, point], request.keep, now_ms)
+                pruned = _prune(request.target, [*points, point], request.keep, clock.now_ms())
         return work.result(point, pruned)
 
 

@@ -64,6 +64,7 @@ from siltstone.commands.key_search import (
     search_keys,
 )
 from siltstone.commands.library import EngineName
+from siltstone.compaction.inplace.originals import kept_folders_of
 from siltstone.compaction.report import LogResult, read_cleanings
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog
@@ -349,14 +350,19 @@ def roots_of(snapshot: Snapshot) -> list[Path]:
 
 
 def _known_originals(directories: Iterable[Path], topic: str) -> list[Path]:
-    """The folders with originals of the topic that the history of cleanings names, and that are still
-    there."""
-    named = dict[Path, None]()
+    """The folders with originals of the topic that the history of cleanings names and that are still there,
+    and those of all other runs in the same folders KEEP: the history has only the newest cleanings, and of
+    the older ones those that name each KEEP."""
+    named, keeps = dict[Path, None](), dict[Path, None]()
     for directory in directories:
         with contextlib.suppress(OSError):
             for cleaning in read_cleanings(directory):
-                if cleaning.result.topic == topic and cleaning.kept_originals is not None:
-                    named[Path(cleaning.kept_originals)] = None
+                if cleaning.kept_originals is not None and cleaning.keep_folder is not None:
+                    keeps[cleaning.keep_folder] = None
+                    if cleaning.result.topic == topic:
+                        named[Path(cleaning.kept_originals)] = None
+    for keep in keeps:
+        named |= dict.fromkeys(kept_folders_of(keep, topic))
     return [path for path in named if files.exists(path)]
 
 

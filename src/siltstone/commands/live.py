@@ -56,7 +56,7 @@ SETTLE_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """The least time for which the temporary settings hold, so that an append can close the active segment."""
 _PROPAGATION_SECONDS = 2.0
-"""In which all brokers learn of settings that were restored a moment ago."""
+"""In which all brokers learn of topics and settings that were changed a moment ago."""
 _VERSION = 1
 """Of the journal's form."""
 _CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
@@ -230,13 +230,15 @@ def locked(journal: Path) -> Iterator[None]:
         lock.release()
 
 
-def restore(admin: Admin, journal: Path) -> Restored | None:
+def restore(admin: Admin, journal: Path, pause: Callable[[float], None] = time.sleep) -> Restored | None:
     """Put back what a run left, and remove its journal; None if it left nothing. Call it ``locked``.
 
     A topic that was deleted has lost the temporary settings, too. A value that is neither the temporary nor
     the old one was set by another client, and stays. The old value is written even if the broker returns it:
-    a broker that has not seen the temporary one yet returns the old one, too. Raises CorruptFileError,
-    DirectoryRefusedError, BrokerRefusedError, OSError.
+    a broker that has not seen the temporary one yet returns the old one, too. A broker whose metadata is old
+    may also not know the topic yet, or return a still older value: what is to stay is asked for twice,
+    since nothing else remembers it when the journal is gone. ``pause``: waits so many seconds between.
+    Raises CorruptFileError, DirectoryRefusedError, BrokerRefusedError, OSError.
     """
     entry = read_journal(journal)
     if entry is None:
@@ -245,9 +247,9 @@ def restore(admin: Admin, journal: Path) -> Restored | None:
         reason = f"it has settings of topic {entry.topic} in another cluster, at {entry.bootstrap_server}"
         advice = f"siltstone compact --restore --bootstrap-server {entry.bootstrap_server} puts them back"
         raise DirectoryRefusedError(reason, path=journal, advice=advice)
-    topic = admin.topic(entry.topic)
-    result = Restored(topic=entry.topic, kept=("the topic has been deleted since",))
-    if topic is not None and topic.topic_id == entry.topic_id:
+    result = _put_back(admin, entry)
+    if result.kept:
+        pause(_PROPAGATION_SECONDS)
         result = _put_back(admin, entry)
     _remove(journal)
     return result
@@ -259,6 +261,9 @@ def _remove(journal: Path) -> None:
 
 
 def _put_back(admin: Admin, entry: JournalEntry) -> Restored:
+    topic = admin.topic(entry.topic)
+    if topic is None or topic.topic_id != entry.topic_id:
+        return Restored(topic=entry.topic, kept=("the topic has been deleted since",))
     settings = admin.settings(entry.topic)
     kept, changes = [], {}
     for change in entry.changes:
@@ -317,7 +322,7 @@ def compact(
             partitions=partitions.results(),
         )
     with locked(journal):
-        earlier = restore(admin, journal)
+        earlier = restore(admin, journal, waiting.pause)
         if earlier is not None:
             # Until all brokers have the old values: one without them would return the temporary ones, which
             # the new journal would then have as the topic's own.
@@ -332,7 +337,7 @@ def compact(
             topic_id=description.topic_id,
             changes=changes,
         )
-        with _temporarily_changed(admin, entry, journal) as restored:
+        with _temporarily_changed(admin, entry, journal, waiting.pause) as restored:
             partitions.wait()
     return Result(
         topic=topic,
@@ -355,7 +360,9 @@ def _planned(admin: Admin, topic: str) -> tuple[LiveTopic, tuple[SettingChange, 
 
 
 @contextlib.contextmanager
-def _temporarily_changed(admin: Admin, entry: JournalEntry, journal: Path) -> Iterator[list[Restored | None]]:
+def _temporarily_changed(
+    admin: Admin, entry: JournalEntry, journal: Path, pause: Callable[[float], None]
+) -> Iterator[list[Restored | None]]:
     """Within the context the topic has the temporary settings; at its end what was restored is added to the
     yielded list."""
     restored: list[Restored | None] = []
@@ -372,7 +379,7 @@ def _temporarily_changed(admin: Admin, entry: JournalEntry, journal: Path) -> It
         yield restored
     finally:
         try:
-            restored.append(restore(admin, journal))
+            restored.append(restore(admin, journal, pause))
         except (BrokerRefusedError, BrokerUnreachableError) as error:
             reason = f"the settings of topic {entry.topic} are not restored: {error.reason}"
             raise type(error)(reason, path=journal, advice=_RESTORE_ADVICE) from error

@@ -282,9 +282,9 @@ def failures(results: Iterable[LogResult]) -> list[LogResult]:
 #      "bytes_before": 5242880, "bytes_after": 1048576, "recopy_percent": 20.0, "seconds": 0.41,
 #      "removed": {"superseded": 4096, "tombstones": 0, …}, …}
 #
-# Above ``HISTORY_BYTES_MAX`` the older half of the file is removed. The file is only shown to people, so it
-# is not synced: a crash may leave an incomplete last line, which readers skip. An error in writing it is only
-# logged.
+# Above ``HISTORY_BYTES_MAX`` the older half of the file is removed, but for lines that name folders with
+# kept originals, which an erasure searches. The file is not synced: a crash may leave an incomplete last
+# line, which readers skip. An error in writing it is only logged.
 
 CLEANINGS_FILE = "siltstone-cleanings.jsonl"
 HISTORY_BYTES_MAX = 1 << 20
@@ -313,6 +313,11 @@ class Cleaning:
         an empty log."""
         before = self.result.bytes_before
         return 100 * self.result.bytes_after / before if before else 100.0
+
+    @property
+    def keep_folder(self) -> Path | None:
+        """The folder KEEP of ``kept_originals`` (KEEP/RUN/topic-N), None without one."""
+        return None if self.kept_originals is None else Path(self.kept_originals).parent.parent
 
     def to_json(self) -> dict[str, object]:
         """The object of a line in the file."""
@@ -359,7 +364,8 @@ def _parse(line: bytes, directory: Path) -> Cleaning | None:
 
 
 def append_cleanings(directory: Path, cleanings: Sequence[Cleaning]) -> None:
-    """Append to a log directory's history; removes its older half when it is too large. Raises OSError."""
+    """Append to a log directory's history; removes its older half when it is too large
+    (``_replace_by_newest``). Raises OSError."""
     path = directory / CLEANINGS_FILE
     added = b"".join(json.dumps(cleaning.to_json()).encode() + b"\n" for cleaning in cleanings)
     appender = files.Appender(path)
@@ -379,7 +385,8 @@ def ends_within_line(path: Path, size: int) -> bool:
 
 
 def _replace_by_newest(path: Path, lines: Sequence[bytes]) -> None:
-    """Replace the file by the newest of ``lines``, up to half of ``HISTORY_BYTES_MAX``."""
+    """Replace the file by the newest of ``lines``, up to half of ``HISTORY_BYTES_MAX``, after those of the
+    others that ``_naming_originals`` chooses."""
     newest: list[bytes] = []
     free = HISTORY_BYTES_MAX // 2
     for line in reversed(lines):
@@ -387,4 +394,22 @@ def _replace_by_newest(path: Path, lines: Sequence[bytes]) -> None:
         if free < 0:
             break
         newest.append(line + b"\n")
-    files.replace(path, b"".join(reversed(newest)))
+    older = _naming_originals(lines[: len(lines) - len(newest)], path.parent)
+    files.replace(path, b"".join([*older, *reversed(newest)]))
+
+
+def _naming_originals(lines: Sequence[bytes], directory: Path) -> list[bytes]:
+    """Of lines that have to go, the newest one for each folder KEEP that is still there, with line ends: what
+    was kept in KEEP has to be found by an erasure. At most a quarter of ``HISTORY_BYTES_MAX``."""
+    chosen = dict[Path, bytes]()
+    free = HISTORY_BYTES_MAX // 4
+    for line in reversed(lines):
+        cleaning = _parse(line, directory) if b'"kept_originals"' in line else None
+        keep = None if cleaning is None else cleaning.keep_folder
+        if keep is None or keep in chosen or not files.exists(keep):
+            continue
+        free -= len(line) + 1
+        if free < 0:
+            break
+        chosen[keep] = line + b"\n"
+    return list(reversed(chosen.values()))

@@ -462,15 +462,15 @@ class PartitionLog(ReadableLog):
     def _append_restoring(
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, *, may_wait: bool
     ) -> AppendResult:
-        """``_append``, but if that appends nothing, restore the first batch's header, into which validation
-        has written the offset."""
-        header = buffer[:BATCH_OVERHEAD].copy()
+        """``_append``, but if that appends nothing, restore the headers into which validation has written
+        offsets: a client's ``buffer`` has one batch."""
+        before = buffer[: BATCH_OVERHEAD if origin is Origin.CLIENT else None].copy()
         appended = None
         try:
             appended = self._append(buffer, origin, leader_epoch, self._clock.now_ms(), may_wait=may_wait)
         finally:
             if appended is None or appended.is_duplicate:
-                buffer[:BATCH_OVERHEAD] = header
+                buffer[: len(before)] = before
         return appended
 
     def _is_flush_due(self, log_end_offset: int, now_ms: int) -> bool:
@@ -600,7 +600,9 @@ class PartitionLog(ReadableLog):
     # Start offset, retention and truncation
 
     def set_high_watermark(self, offset: int | None) -> None:
-        """Set the high watermark, within the log's bounds; None: it always equals the log end offset."""
+        """Set the high watermark; None: it always equals the log end offset. As in Kafka
+        (``UnifiedLog.updateHighWatermark``) it may be lower than before, and an offset below the log start
+        offset or above the log end offset is taken for that one."""
         with self._lock:
             self._high_watermark = offset
             self._publish()

@@ -313,8 +313,7 @@ class LogManager(Closing):
 
         with ThreadPoolExecutor(max(len(self.directories), 1)) as pool:
             list(pool.map(load, self.serving()))
-        if not self.serving():
-            raise no_directory_left(self.offline)
+        self.require_serving()
         self.topics.complete_start()
         for _, log in self.logs():
             self._apply_settings(log)
@@ -489,6 +488,13 @@ class LogManager(Closing):
         """The directories that are in service."""
         return [served for served in self.directories if served.offline is None]
 
+    def require_serving(self) -> list[ServedDirectory]:
+        """The directories that are in service. Raises StorageError if there is none."""
+        serving = self.serving()
+        if not serving:
+            raise no_directory_left(self.offline)
+        return serving
+
     def logs(self) -> Iterator[tuple[ServedDirectory, PartitionLog]]:
         """The logs that are served, each with its directory."""
         for served in self.serving():
@@ -649,9 +655,7 @@ class LogManager(Closing):
         self, wanted: Iterable[TopicPartition]
     ) -> dict[ServedDirectory, list[TopicPartition]]:
         """The directory that each partition is in, or is to be created in. Raises StorageError."""
-        serving = self.serving()
-        if not serving:
-            raise no_directory_left(self.offline)
+        serving = self.require_serving()
         existing = {
             topic_partition: served for served in serving for topic_partition in served.all_partitions
         }

@@ -50,7 +50,7 @@ from siltstone.log.names import MAX_PARTITION, TopicPartition, parse_partition
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.log.retention import find_policy
 from siltstone.runtime.quotas import QuotaEntry, Quotas, from_entries, to_entries
-from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory, no_directory_left
+from siltstone.runtime.served_directory import OPEN_AGAIN, ServedDirectory
 from siltstone.runtime.topic_names import (
     altered_policies,
     altered_texts,
@@ -83,7 +83,11 @@ if TYPE_CHECKING:
 #      "handed_over_brokers": ["", "0"],                                         left out if there are none
 #      "replaced_log": "155 at 1700000000000"}                                   left out if there was none
 #
-# The copy with the highest generation counts: a directory that was offline has an older one. A change is
+# The copy with the highest generation counts: a directory that was offline has an older one. Directories
+# that fail in turn, one in each start, have copies that do not know each other's changes. So a generation is
+# the next number or the time of the change in ms, whichever is higher: as long as no clock goes back, the
+# copy with the last change counts there, too. The other's changes are not merged into it: it does not show
+# whether a topic that only one copy lists was created or deleted. Such a topic's partitions stay. A change is
 # written to all copies before it is acknowledged and before partition directories change, so the next start
 # can complete it. It creates the partitions that are listed as ``unmade`` (not created yet), and removes
 # those of the topics (by id) that are listed as ``deleted``. A partition that was created once and is in no
@@ -300,7 +304,7 @@ NO_TOPICS = TopicRegistry(generation=0, topics={}, deleted={})
 def load_registry(
     directories: Iterable[Path], on_error: Callable[[Path, OSError], object] | None = None
 ) -> tuple[TopicRegistry, list[Path]]:
-    """The newest copy of the registry, and the directories whose copy is missing or older.
+    """The newest copy of the registry, and the directories whose copy is missing or another one.
 
     A damaged copy counts as missing. ``on_error``: called with each directory whose copy cannot be read, for
     an error of the file system; without it the error is raised. Raises CorruptFileError if copies are damaged
@@ -326,8 +330,8 @@ def load_registry(
     if failure is not None and not copies:
         raise failure
     newest = max(copies.values(), key=lambda copy: copy.generation, default=NO_TOPICS)
-    older = [directory for directory, copy in copies.items() if copy.generation < newest.generation]
-    return newest, [*missing, *older] if newest.generation else []
+    others = [directory for directory, copy in copies.items() if copy != newest]
+    return newest, [*missing, *others] if newest.generation else []
 
 
 def _decoded(data: bytes) -> TopicRegistry:
@@ -502,8 +506,8 @@ def _read_topics(
     directories: Sequence[LogDirectory], on_error: Callable[[Path, OSError], object]
 ) -> tuple[TopicRegistry, ClusterSettings | None, list[Path]]:
     """The registry without what was handed over to a Kafka, the broker's metadata, and the directories whose
-    copy of the registry is missing or older; ``on_error``: see ``load_registry``. Raises CorruptFileError,
-    DirectoryRefusedError."""
+    copy of the registry is missing or another one; ``on_error``: see ``load_registry``. Raises
+    CorruptFileError, DirectoryRefusedError."""
     cluster = read_broker_settings(directories)
     registry, outdated = load_registry((directory.path for directory in directories), on_error)
     return registry.without_handed_over(cluster), cluster, outdated
@@ -615,9 +619,9 @@ class Topics:
 
     ``_cluster``: the broker's metadata log, None without one. ``_is_used_by_broker``: a broker has used the
     directories; ``_node_id``: that broker's. ``_outdated``: directories whose copy of the registry is missing
-    or older. ``_log_configs``: a cache, by topic. ``_cache``: what was read since the last change of topics.
-    ``_all_partitions``: the result of ``all_partitions``, after the registry and the numbers on disk that it
-    was made from.
+    or another one. ``_log_configs``: a cache, by topic. ``_cache``: what was read since the last change of
+    topics. ``_all_partitions``: the result of ``all_partitions``, after the registry and the numbers on disk
+    that it was made from.
     ``_ids_on_disk``: the ids of topics that the registry does not list, as far as they were read.
     ``_new_ids``: ids of new topics while a single partition is open (``LogManager.only``); the registry does
     not list them.
@@ -657,8 +661,7 @@ class Topics:
         self._registry, self._cluster, self._outdated = _read_topics(
             directories, lambda path, error: serving[path].go_offline(error)
         )
-        if not self._manager.serving():
-            raise no_directory_left(self._manager.offline)
+        directories = [served.directory for served in self._manager.require_serving()]
         self._node_id = node_number(node_id_of(directories))
         self._is_used_by_broker = self._cluster is not None or any(
             directory.properties() for directory in directories
@@ -1075,15 +1078,15 @@ class Topics:
             # that are left. 2. Close each partition and rename its directory; if one disk fails, go on with
             # the others. 3. Forget the id, durably, unless a directory is offline.
             self._write_registry(self._registry.without_topic(name, entry.topic_id))
+            partitions = [TopicPartition(name, number) for number in entry.partitions]
             for served in self._manager.serving():
-                for topic_partition in [*served.logs, *served.refused]:
-                    if topic_partition.topic == name:
+                for topic_partition in partitions:
+                    if topic_partition in served.logs or topic_partition in served.refused:
                         with contextlib.suppress(StorageError):
                             self._manager.delete_partition(served, topic_partition, delay_ms)
             for served in self._manager.directories:
-                for topic_partition in [*served.logs, *served.refused]:
-                    if served.offline is not None and topic_partition.topic == name:
-                        served.drop(topic_partition)
+                for topic_partition in partitions if served.offline is not None else ():
+                    served.drop(topic_partition)
             self.forget_partitions()
             self._log_configs.pop(name, None)
             self._forget_deleted()
@@ -1094,7 +1097,7 @@ class Topics:
         is restored from a backup would be deleted again at the next start."""
         if self._manager.offline or not self._registry.deleted:
             return
-        registry = self._registry.without_deleted()
+        registry = self._as_newest(self._registry.without_deleted())
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 try:
@@ -1161,10 +1164,14 @@ class Topics:
                 path=str(self._manager.only),
                 advice="open its log directory with LogManager.open",
             )
+        registry = self._as_newest(registry)
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
-        if not self._manager.serving():
-            raise no_directory_left(self._manager.offline)
+        self._manager.require_serving()
         self._registry = registry
         self.forget_partitions()
+
+    def _as_newest(self, registry: TopicRegistry) -> TopicRegistry:
+        """A changed registry with a generation that no earlier change in another directory has."""
+        return replace(registry, generation=max(registry.generation, self._manager.clock.now_ms()))

@@ -100,7 +100,8 @@ class BackedUpDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
 @decoded_in_threads
 class RestorePoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="version", tag=1):
-    """A backup: the content of ``backups/ID.json``. ``time_ms``: when it was put; ``started_ms``: when its
+    """A backup: the content of ``backups/ID.json``. ``time_ms``: when it was put, and after all that were
+    there (``next_name``); ``started_ms``: when its
     first file was read, None if an earlier version made it; ``is_live``: a broker may have been running
     meanwhile."""
 
@@ -255,14 +256,18 @@ def _refuse_to_store(point: RestorePoint) -> None:
                 )
 
 
-def new_id(points: Sequence[RestorePoint], now_ms: int) -> str:
-    """An id of the time ``now_ms``, in UTC, that none of ``points`` has."""
-    name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
-    taken = {point.backup_id for point in points}
-    number = 1
-    while (new := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    return new
+def next_name(points: Sequence[RestorePoint], now_ms: int) -> tuple[str, int]:
+    """(id, time in ms) of the next restore point in a store that has ``points``: later than all of them, so
+    that it is the newest whatever the clock says. The id is the time in UTC, with a number from the second
+    one of a second on."""
+    time_ms = max([now_ms, *(point.time_ms + 1 for point in points)])
+    time_ms = min(time_ms, _TIME_MS_MAX - 1)  # another one could not be read
+    name = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
+    # Numbers go on from the last one: that of a restore point that was pruned is not used again.
+    last = max((_order(point.backup_id) for point in points if is_id(point.backup_id)), default=("", 0))
+    if last[0] < name:
+        return name, time_ms
+    return f"{last[0]}-{last[1] + 1}", time_ms
 
 
 class WriterLock:

@@ -20,6 +20,7 @@ refusal names it: runs are undone from the newest to the oldest.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -220,6 +221,12 @@ def _runs_in(folder: Path) -> list[Path]:
         paths = [folder / entry.name for entry in files.entries(folder) if entry.is_directory]
         return sorted(filter(_kept_folders, paths), reverse=True)
     return []
+
+
+def kept_folders_of(keep: Path, topic: str) -> list[Path]:
+    """The folders KEEP/RUN/topic-N of a topic in ``keep``, of all runs; none where it cannot be read."""
+    folders = itertools.chain.from_iterable(map(_kept_folders, _runs_in(keep)))
+    return [path for path in folders if (name := parse_partition(path.name)) and name.topic == topic]
 
 
 def _read_undo_file(path: Path) -> KeptLog:

@@ -42,14 +42,14 @@ from siltstone.log.names import SEGMENT_KINDS, segment_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTarget:
-    """The prefix of a store that takes a copy, locked so that no other run writes there. ``backup_id``: the
-    name of the new restore point; ``folder``: a local folder for the logs that are being cleaned;
-    ``known_chunks``: the names of the chunks that the store has."""
+    """The prefix of a store that takes a copy, locked so that no other run writes there. ``backup_id``,
+    ``time_ms``: the name and the time of the new restore point; ``folder``: a local folder for the logs that
+    are being cleaned; ``known_chunks``: the names of the chunks that the store has."""
 
     path: Path
     lock: WriterLock
     backup_id: str
-    now_ms: int
+    time_ms: int
     folder: Path
     known_chunks: frozenset[str]
 
@@ -89,11 +89,12 @@ def stored_target(
         backups.locked_for_writing(path, now_ms, takes_over=takes_over) as lock,
     ):
         points = backups.restore_points(path)
+        backup_id, time_ms = backups.next_name(points, now_ms)
         yield StoredTarget(
             path=path,
             lock=lock,
-            backup_id=backups.new_id(points, now_ms),
-            now_ms=now_ms,
+            backup_id=backup_id,
+            time_ms=time_ms,
             folder=Path(folder),
             known_chunks=frozenset(chunk for point in points for chunk in point.chunks),
         )
@@ -241,7 +242,7 @@ class StoredCopy(CleanedCopy):
         )
         point = RestorePoint(
             backup_id=self._stored.backup_id,
-            time_ms=self._stored.now_ms,
+            time_ms=self._stored.time_ms,
             host=socket.gethostname(),
             is_live=False,
             chunk_bytes=backups.CHUNK_BYTES,

@@ -484,9 +484,26 @@ def _named(choice: ChosenRange, segment: RemoteSegment) -> Iterator[tuple[str, J
         segment_file(choice.first, LOG),
         replace(log, stat=_of_size(log.stat, end - start), position=log.position + start),
     )
-    # The aborted transactions of the whole copy: those at other offsets hide no record of this range.
-    if "txnindex" in segment.files:
-        yield segment_file(choice.first, "txnindex"), segment.files["txnindex"]
+    index = _aborted_within(segment, choice)
+    if index is not None:
+        yield segment_file(choice.first, "txnindex"), index
+
+
+def _aborted_within(segment: RemoteSegment, choice: ChosenRange) -> JoinedFile | None:
+    """The transaction index of a chosen range: the entries of the copy whose markers are in the range; None
+    without any. An entry belongs to the segment that has its marker, and one of another segment is refused as
+    damage. Raises CorruptFileError, OSError."""
+    file = segment.files.get("txnindex")
+    if file is None or not file.stat.size:
+        return None
+    with files.Reader(file) as reader:
+        entries = read_entries(reader.read(0, file.stat.size), "txnindex", reader.path)
+    last = entries["last_offset"].astype(np.int64)
+    rows = np.flatnonzero((choice.first <= last) & (last <= choice.last))  # neighbours: in order of markers
+    if not len(rows):
+        return None
+    start, end = int(rows[0]) * entries.itemsize, (int(rows[-1]) + 1) * entries.itemsize
+    return replace(file, stat=_of_size(file.stat, end - start), position=file.position + start)
 
 
 def _boundary(segment: RemoteSegment, offset: int) -> int:
