@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka as ck
+import psutil
 import pytest
 
 from siltstone.base.clock import ManualClock, SystemClock
@@ -59,10 +60,9 @@ def values(broker: BrokerProcess, topic: str = "users") -> list[bytes | None]:
 def is_there(pid: int) -> bool:
     """Is there such a process, not only its exit status?"""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
-    return state not in "ZX"
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -210,7 +210,7 @@ def test_another_process_kills_it(broker: BrokerProcess) -> None:
 def test_the_keeper_is_killed_and_its_brokers_go_with_it(broker: BrokerProcess) -> None:
     pid = broker.pid
     assert pid is not None
-    keeping = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    keeping = psutil.Process(pid).ppid()
     os.kill(keeping, signal.SIGKILL)
     until(lambda: not is_there(pid))
     with pytest.raises(BrokerUnreachableError):
@@ -284,7 +284,7 @@ def test_an_interrupted_call_of_the_keeper_ends_no_broker(tmp_path: Path) -> Non
     with BrokerProcess(tmp_path / "logs") as broker:
         pid = broker.pid
         assert pid is not None
-        keeper_pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        keeper_pid = psutil.Process(pid).ppid()
         calls: tuple[Callable[[], object], ...] = (
             lambda: broker.is_running,
             lambda: BrokerProcess(tmp_path / "other"),

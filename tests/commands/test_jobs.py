@@ -101,3 +101,23 @@ def test_no_job_is_taken_once_the_server_is_stopping(jobs: Jobs) -> None:
     with pytest.raises(BusyError, match="the server is stopping"):
         jobs.submit("clean", "users", "-", lambda _: None)
     assert jobs.all() == []
+
+
+def test_a_job_for_which_no_thread_can_be_started_has_failed(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ran = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        failed = jobs.submit("clean", "users", "ada", lambda _: ran.append("failed"))
+    assert failed.state == FAILED and "can't start new thread" in str(failed.error) and failed.ended_ms
+    assert jobs.get(failed.id) == jobs.cancel(failed.id) == jobs.wait(failed.id, SECONDS) == failed
+    # The same job may be submitted again; the pool still has the first one, and drops it.
+    again = jobs.submit("clean", "users", "ada", lambda _: ran.append("again"))
+    assert jobs.wait(again.id, SECONDS).state == DONE and ran == ["again"]
+    monkeypatch.setattr(jobs_module, "REMEMBERED_JOBS", 1)
+    jobs.wait(jobs.submit("clean", "later", "ada", lambda _: None).id, SECONDS)
+    assert failed.id not in [job.id for job in jobs.all()]

@@ -121,3 +121,32 @@ def test_closing_ends_a_scan_at_its_next_report(clock: ManualClock, monkeypatch:
     held.go.set()
     kept.close()
     assert held.count == 0 and kept.of("a", held).found is None
+
+
+def test_a_request_after_the_end_gets_what_is_known_or_why_nothing_is(clock: ManualClock) -> None:
+    with Scans(clock) as ended:
+        ended.of("a", lambda report: 1)
+        ended.wait("a")
+    clock.advance(100 * AGAIN_MS)
+    assert ended.of("a", lambda report: 2).result() == 1
+    with pytest.raises(BusyError, match="the server is being stopped"):
+        ended.of("b", lambda report: 2).result()
+
+
+def test_a_scan_that_cannot_be_started_says_why_and_the_next_one_begins(
+    kept: Scans, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ran = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        scan = kept.of("a", lambda report: ran.append(1))
+    with pytest.raises(BusyError, match="could not be started: can't start new thread"):
+        scan.result()
+    assert not scan.is_running
+    clock.advance(AGAIN_MS)
+    kept.of("a", lambda report: 2)
+    kept.wait("a")
+    assert kept.of("a", lambda report: 3).result() == 2 and not ran

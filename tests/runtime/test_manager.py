@@ -25,6 +25,7 @@ from siltstone.log.directory import LogDirectory
 from siltstone.log.fetch import read
 from siltstone.log.names import TopicPartition
 from siltstone.runtime.manager import LogManager
+from tests.support.counted_reads import CountedReads
 from tests.support.errors import raises_error
 from tests.support.log.managed import MINUTE, NOW, append, failing, names_in, opened, opened_files, values
 
@@ -109,19 +110,7 @@ def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyP
             for _ in range(60):
                 append(manager[topic_partition], 1, size=1000)
         assert all(len(manager[topic_partition].view.segments) > 2 for topic_partition in manager)
-    was_read = []
-    plain, plain_into = files.Reader.read, files.Reader.read_into
-
-    def count(self: files.Reader, position: int, size: int) -> bytes:
-        was_read.append(size)
-        return plain(self, position, size)
-
-    def count_into(self: files.Reader, buffer: object, position: int) -> int:
-        was_read.append(plain_into(self, buffer, position))  # type: ignore[arg-type]
-        return was_read[-1]
-
-    monkeypatch.setattr(files.Reader, "read", count)
-    monkeypatch.setattr(files.Reader, "read_into", count_into)
+    counted = CountedReads(monkeypatch)
     with opened_files() as opens:
         manager = opened(tmp_path)
     inside = [Path(path) for path in opens if "events-" in path]
@@ -129,7 +118,7 @@ def test_a_clean_start_does_not_scan(tmp_path: Path, monkeypatch: pytest.MonkeyP
     active = [manager[topic_partition].view.segments[-1].path() for topic_partition in manager]
     assert sorted(logs) == sorted(active), "no closed segment, and each active one once"
     assert len([path for path in inside if path.suffix == ".snapshot"]) <= len(manager)
-    assert sum(was_read) / len(manager) < 20_000
+    assert counted.total / len(manager) < 20_000
     manager.close()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from siltstone.base import files
 from siltstone.base.errors import CorruptRecordError, UsageError
 from siltstone.base.records.checksum import patch_checksums
 from siltstone.base.records.columns import RecordColumns
@@ -21,6 +20,7 @@ from siltstone.log.dump import DumpOptions, log_rows
 from siltstone.tables import reading
 from siltstone.tables.options import ReadOptions
 from tests.support.cleaning.logs import Rec, batch, one
+from tests.support.counted_reads import CountedReads
 from tests.support.errors import raises_error
 from tests.support.golden_sets import case_names
 from tests.support.tables.tables import log_directory, table_of
@@ -238,25 +238,6 @@ def test_with_one_bad_byte_anywhere_all_batches_but_its_own_are_read(tmp_path: P
             without(number, count=4),
             [RECORDS * number],
         ), at
-
-
-class CountedReads:
-    """Counts the bytes that are read from files."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.total = 0
-        read, read_into = files.Reader.read, files.Reader.read_into
-
-        def counted_read(reader: files.Reader, position: int, size: int) -> bytes:
-            self.total += size
-            return read(reader, position, size)
-
-        def counted_read_into(reader: files.Reader, buffer: Bytes, position: int) -> int:
-            self.total += len(buffer)
-            return read_into(reader, buffer, position)
-
-        patch.setattr(files.Reader, "read", counted_read)
-        patch.setattr(files.Reader, "read_into", counted_read_into)
 
 
 def forged_header(offset: int, size: int, count: int = 1) -> bytes:

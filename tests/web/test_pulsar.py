@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from httpx import Response
+from msgspec.structs import replace
 from starlette.testclient import TestClient
 
 from siltstone.commands.served import Served
@@ -109,6 +110,16 @@ def test_a_bad_namespace(client: TestClient) -> None:
     refused(client.get(path), 412)
     refused(client.put(path, json=1), 412)
     refused(client.delete(path), 412)
+
+
+def test_a_policy_that_was_changed_by_hand_is_an_error_that_names_it(
+    client: TestClient, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = served.opened().topics
+    policies = {"public/default": {"compactionThreshold": "100MB"}}
+    monkeypatch.setattr(topics, "_registry", replace(topics._registry, namespaces=policies))
+    for path in (NAMESPACE, f"{USERS}/compactionThreshold?applied=true"):
+        refused(client.get(path), 400, "namespace public/default")
 
 
 def test_unknown_topics_are_not_changed(client: TestClient) -> None:

@@ -171,6 +171,37 @@ def test_a_member_of_a_body_has_the_type_that_the_document_says(
     assert served.jobs.all() == []
 
 
+HALF = "\ud800"
+"""Half a character: JSON may have it, UTF-8 may not, so no response can have it as it is."""
+
+
+def test_half_a_character_in_a_body_is_answered(client: TestClient, document: Schema, served: Served) -> None:
+    headers = {"Content-Type": "application/json", "If-Match": "*"}
+    for method, path, described, body in operations(served, document):
+        if body is None:
+            continue
+        (content,) = described["requestBody"]["content"].values()
+        for at, kind, _ in places(content["schema"], document):
+            if kind == "string":
+                changed = json.dumps(with_value(body, at, HALF))
+                answer = client.request(method, path, content=changed, headers=headers)
+                assert answer.status_code < 500, (method, path, at, answer.text)
+            if kind == "object" and at:
+                changed = json.dumps(with_value(body, at, {HALF: "1"}))
+                answer = client.request(method, path, content=changed, headers=headers)
+                assert answer.status_code < 500, (method, path, at, answer.text)
+
+
+def test_half_a_character_is_in_no_setting(client: TestClient, served: Served) -> None:
+    name = "leader.replication.throttled.replicas"
+    configs = f"/v3/clusters/{cluster_identity(served).cluster_id}/topics/users/configs"
+    answer = client.put(
+        f"{configs}/{name}", content=json.dumps({"value": HALF}), headers={"Content-Type": "application/json"}
+    )
+    assert answer.status_code == 400 and "is no character" in answer.json()["message"]
+    assert client.get(configs).status_code == 200 and served.describe("users").config.get(name) is None
+
+
 @pytest.mark.random
 def test_a_parameter_has_the_type_that_the_document_says(
     client: TestClient, document: Schema, served: Served

@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, SupportsIndex
 
 from siltstone.base.errors import UsageError
@@ -18,6 +18,8 @@ LATEST_MS = 253_402_300_799_999
 _LIKELY_SECONDS = range(1_000_000_000, 10_000_000_000)
 """Numbers that are most likely seconds: as seconds they are times from September 2001 to the year 2286, as ms
 times in the first four months of 1970."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -79,6 +81,17 @@ def resolve_now_ms(chosen_ms: int | None, clock: Clock) -> int:
         advice = f"pass a time from 0 to {LATEST_MS} (the end of the year 9999)"
         raise UsageError(f"{chosen_ms} is not a time in ms since 1970", path="--now-ms", advice=advice)
     return chosen_ms
+
+
+def iso_ms(text: str) -> int | None:
+    """The ms since 1970 of a date or time in ISO 8601, in UTC unless it has a zone; None if the text is
+    none."""
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    time_with_zone = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (time_with_zone - _EPOCH) // timedelta(milliseconds=1)
 
 
 def time_text(at_ms: int) -> str:

@@ -94,12 +94,18 @@ _KIND_TEXTS = {
 }
 
 
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character: JSON and escapes of a properties file may have one, UTF-8 may not."""
+
+
 def parse_text(key: Key, text: str, name: str | None = None) -> Value:
     """Parse ``text``, set under ``name`` (or the key's own name), into a value in the key's own unit. Raises
     UsageError."""
     synonym = None if name is None else key.synonym(name)
     kind = (synonym and synonym.kind) or key.kind
     try:
+        if not text.isascii() and _LONE_SURROGATE.search(text):
+            raise ValueError("a part of it is no character: it could not be written as UTF-8")
         value = _parse(kind, text.strip())
         if isinstance(value, (str, tuple)):
             words = {value} if isinstance(value, str) else set(value)

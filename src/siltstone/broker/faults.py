@@ -8,8 +8,8 @@ API (``siltstone.testing.Broker``).
                                       ├──► (handler, with ``after``) ─► respond with the code
                                       └──► (handler, with ``after``) ─► close the connection
 
-A request that is refused or cut is not carried out (but see ``_CALLED_FOR_ERRORS``). With ``after`` it is,
-and the client does not learn of it, as when a broker stops between the append and the response.
+A request that is refused or cut is not carried out, or only reads (``_READ_FOR_ERRORS``). With ``after`` it
+is, and the client does not learn of it, as when a broker stops between the append and the response.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from siltstone.broker.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from siltstone.broker.wire.messages.metadata import MetadataResponse
+from siltstone.broker.wire.messages.metadata import MetadataRequest, MetadataResponse
 from siltstone.broker.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -136,7 +136,9 @@ async def _carried_out(
 ) -> Any:
     """What a request with a fault is answered, after the fault's delay."""
     response: Any = None
-    if fault.after or (fault.code is None and not fault.cuts) or context.api_key in _CALLED_FOR_ERRORS:
+    is_refused = fault.code is not None and not fault.cuts and context.api_key in _READ_FOR_ERRORS
+    if fault.after or (fault.code is None and not fault.cuts) or is_refused:
+        request = request if fault.after or not is_refused else _READ_FOR_ERRORS[context.api_key](request)
         response = handler(broker, request, context)
         response = await response if inspect.isawaitable(response) else response
     if fault.cuts:
@@ -229,7 +231,12 @@ _ERROR_RESPONSES: Mapping[int, Callable[[Any, Any, int], Message]] = {
     apis.METADATA: _metadata,
     apis.CREATE_TOPICS: _create_topics,
 }
-_CALLED_FOR_ERRORS = (apis.METADATA,)
-"""APIs whose handler is called for every request with a fault: their error response keeps the rest of the
-handler's, such as the list of brokers. (With ``auto.create.topics.enable``, it creates topics all the
-same.)"""
+
+
+def _without_creation(request: MetadataRequest) -> MetadataRequest:
+    return structs.replace(request, allow_auto_topic_creation=False)
+
+
+_READ_FOR_ERRORS: Mapping[int, Callable[[Any], Message]] = {apis.METADATA: _without_creation}
+"""APIs whose error response keeps the rest of the handler's, such as the list of brokers, and the request to
+call the handler with instead: one that changes nothing."""

@@ -22,11 +22,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from siltstone.base import files
-from siltstone.base.clock import Clock, SystemClock
+from siltstone.base.clock import Clock, SystemClock, iso_ms
 from siltstone.base.errors import (
     CheckFailedError,
     DirectoryRefusedError,
@@ -141,12 +140,10 @@ def find_restore_point(points: Sequence[RestorePoint], at: str | None, source: P
     for point in points:
         if point.backup_id == at:
             return point
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
+    until_ms = iso_ms(at)
+    if until_ms is None:
         reason = f"--at {at}: it is neither a backup nor a time"
-        raise UsageError(reason, advice=f"pass one of {known}, or a time as 2026-11-24T12:00:00Z") from None
-    until_ms = int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        raise UsageError(reason, advice=f"pass one of {known}, or a time as 2026-11-24T12:00:00Z")
     before = [point for point in points if point.time_ms <= until_ms]
     if not before:
         reason = f"--at {at}: all backups are newer"

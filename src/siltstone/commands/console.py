@@ -193,7 +193,7 @@ def groups(served: Served) -> tuple[list[ConsumerGroup], list[str]]:
     snapshot = served.snapshot_now()
     if not snapshot.has(CONSUMER_OFFSETS):
         return [], [f"the directories have no {CONSUMER_OFFSETS}, where a broker keeps its groups"]
-    groups, failures = read_groups(snapshot)
+    groups, failures = read_groups(snapshot, kept=served.group_records)
     complete, more = with_log_ends(snapshot, groups)
     return complete, [*failures, *more, *partitions_elsewhere(snapshot, complete)]
 

@@ -3,7 +3,7 @@
 
 ::
 
-    __consumer_offsets-N ─ last committed record of each key ─► decoded ─► by group ─► ConsumerGroup
+    __consumer_offsets-N ─ group_records: last committed record of each key ─► by group ─► ConsumerGroup
     topic-N ─ high watermark ────────────────────────────────────────────────────────► lag
 
 A group is what a coordinator would make of these records when it loads the partition
@@ -13,26 +13,23 @@ groups are left out.
 
 from __future__ import annotations
 
-import base64
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from siltstone.base.errors import SiltstoneError, UnknownGroupError
-from siltstone.base.records.columns import select
-from siltstone.base.records.layout import TRANSACTIONAL_BIT
-from siltstone.base.records.metadata import UndecodableMessageError
 from siltstone.commands.directories import NOT_HERE, Snapshot
-from siltstone.compaction.latest import latest_records
-from siltstone.log.coordinator_records import Fields, decode_assignment, decode_record
-from siltstone.log.fetch import READ_COMMITTED
+from siltstone.commands.group_records import (
+    COMMIT,
+    GROUP_METADATA,
+    REGULAR_EXPRESSION,
+    STREAMS_GROUP_METADATA,
+    KeptRecords,
+)
+from siltstone.log.coordinator_records import Fields
 from siltstone.log.names import TopicPartition
-from siltstone.log.read_only import ReadOnlyLog
-from siltstone.log.reading import LogReader, PolledRecords, Record, records_of
 
 OFFSETS_TOPIC = "__consumer_offsets"
 CLASSIC, CONSUMER = "Classic", "Consumer"
@@ -44,18 +41,10 @@ text), then by what the key has besides the group: partition (commits), member i
 None."""
 _TopicNames = Mapping[str | None, str]
 """The names of topics by topic id."""
-_OLD_COMMIT, _COMMIT, _GROUP_METADATA = "0", "1", "2"
-"""Types of keys: ``OffsetCommitKey`` in two versions, ``GroupMetadataKey`` (of a classic group)."""
-_EPOCH, _MEMBER_METADATA, _TARGET_EPOCH, _CURRENT_ASSIGNMENT, _REGULAR_EXPRESSION = "3", "5", "6", "8", "16"
+_EPOCH, _MEMBER_METADATA, _TARGET_EPOCH, _CURRENT_ASSIGNMENT = "3", "5", "6", "8"
 """Types of keys of the consumer protocol (KIP-848), in Kafka ``ConsumerGroup…Key``: ``Metadata`` (the group's
-epoch), ``MemberMetadata``, ``TargetAssignmentMetadata``, ``CurrentMemberAssignment``,
-``RegularExpression``."""
-_CONSUMER_PROTOCOL_TYPES = frozenset(("3", "4", "5", "6", "7", "8", _REGULAR_EXPRESSION))
-_STREAMS_GROUP_METADATA = "17"
-"""Each streams group has this record (``StreamsGroupMetadataKey``, KIP-1071)."""
-_FIRST_IGNORED_TYPE = 9
-"""Types from here on, except ``_REGULAR_EXPRESSION``, are of share and streams groups, or of later versions.
-A coordinator, too, ignores types that it does not know."""
+epoch), ``MemberMetadata``, ``TargetAssignmentMetadata``, ``CurrentMemberAssignment``."""
+_CONSUMER_PROTOCOL_TYPES = frozenset(("3", "4", "5", "6", "7", "8", REGULAR_EXPRESSION))
 _MEMBER_STATE_STABLE = 0
 """``MemberState.STABLE``: the member has its target assignment."""
 
@@ -148,17 +137,21 @@ def _topic_partition_json(topic_partition: TopicPartition) -> Fields:
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
 
 
-def read_groups(snapshot: Snapshot, group_ids: Collection[str] = ()) -> tuple[list[ConsumerGroup], list[str]]:
+def read_groups(
+    snapshot: Snapshot, group_ids: Collection[str] = (), kept: KeptRecords | None = None
+) -> tuple[list[ConsumerGroup], list[str]]:
     """The groups in order of id (``group_ids`` empty: all), without log end offsets, and a line for each
-    partition or record of ``__consumer_offsets`` that cannot be read. Raises UnknownGroupError."""
+    partition or record of ``__consumer_offsets`` that cannot be read. ``kept``: what earlier calls have read,
+    so that only new records are read. Raises UnknownGroupError."""
+    kept = kept or KeptRecords()
     groups: defaultdict[str, _Records] = defaultdict(lambda: defaultdict(dict))
     failures: list[str] = []
     for topic_partition in sorted(snapshot.partitions):
         if topic_partition.topic == OFFSETS_TOPIC:
-            failures += _read_partition(snapshot, topic_partition, groups)
+            failures += _read_partition(snapshot, topic_partition, groups, kept)
     # A streams group commits offsets as other groups do; without this it would be an empty classic group.
     groups_shown = {
-        group_id: records for group_id, records in groups.items() if _STREAMS_GROUP_METADATA not in records
+        group_id: records for group_id, records in groups.items() if STREAMS_GROUP_METADATA not in records
     }
     for group_id in group_ids:
         if group_id not in groups_shown:
@@ -221,87 +214,23 @@ def partitions_elsewhere(snapshot: Snapshot, groups: Iterable[ConsumerGroup]) ->
 
 
 def _read_partition(
-    snapshot: Snapshot, topic_partition: TopicPartition, groups: Mapping[str, _Records]
+    snapshot: Snapshot, topic_partition: TopicPartition, groups: Mapping[str, _Records], kept: KeptRecords
 ) -> Iterator[str]:
     """Adds the partition's current records to ``groups``; yields a line for each thing that cannot be
     read."""
     try:
-        for polled in _current_records(snapshot.log(topic_partition)):
-            for record in records_of(polled):
-                try:
-                    _add(groups, record)
-                except UndecodableMessageError as error:
-                    yield f"{topic_partition}: offset {record.offset}: {error}"
+        current = kept.current(snapshot.log(topic_partition))
     except (SiltstoneError, OSError) as error:
         yield f"{topic_partition}: its groups are not shown: {error}"
         return
+    for record in current:
+        if record.problem is None:
+            groups[record.group_id][record.type][record.subkey] = record.value
+        else:
+            yield f"{topic_partition}: offset {record.offset}: {record.problem}"
     damage = snapshot.damage_of(topic_partition)
     if damage is not None:
         yield f"{topic_partition}: {damage}"
-
-
-def _add(groups: Mapping[str, _Records], record: Record) -> None:
-    """Adds a record to those of its group. Raises UndecodableMessageError."""
-    encoded_key = record.key or b""
-    # A key that is too short for a type is passed on, and reported as undecodable.
-    type_number = int.from_bytes(encoded_key[:2], "big") if len(encoded_key) > 2 else 0
-    if type_number >= _FIRST_IGNORED_TYPE and type_number != int(_REGULAR_EXPRESSION):
-        if type_number == int(_STREAMS_GROUP_METADATA):
-            groups[_streams_group_id(encoded_key)][_STREAMS_GROUP_METADATA][None] = {}
-        return
-    row = decode_record("offsets", record.key, record.value)
-    if "undecodable" in row:
-        raise UndecodableMessageError(0, row["undecodable"])
-    record_type, key = row["decodedKey"]["type"], row["decodedKey"]["data"]
-    value = row["decodedValue"]["data"]
-    # Members of other protocols, such as Kafka Connect's, have assignments of another format.
-    if record_type == _GROUP_METADATA and value["protocolType"] == "consumer":
-        for member in value["members"] or ():
-            member["assigned"] = decode_assignment(base64.b64decode(member["assignment"] or ""))
-    subkey = key.get("memberId", key.get("regularExpression"))
-    if record_type in (_OLD_COMMIT, _COMMIT):
-        record_type, subkey = _COMMIT, TopicPartition(key["topic"] or "", key["partition"])
-    groups[key.get("group", key.get("groupId")) or ""][record_type][subkey] = value
-
-
-def _streams_group_id(key: bytes) -> str:
-    """The group id in a ``StreamsGroupMetadataKey``, after its type: int16 size, bytes."""
-    return key[4:].decode("utf-8", "backslashreplace")
-
-
-def _current_records(log: ReadOnlyLog) -> Iterator[PolledRecords]:
-    """The last committed record of each key, up to the high watermark, without tombstones."""
-    # Open transactions must not hide what others have committed after them, as a last stable offset would.
-    view = log.view._replace(last_stable_offset=log.view.high_watermark)
-    to_high_watermark = replace(log, view=view)
-    # ``latest_records`` reads the log twice: for the last offset of each key, then for these records.
-    first, second = (
-        _without_open_transactions(
-            LogReader(to_high_watermark, isolation=READ_COMMITTED), log.open_transactions
-        )
-        for _ in range(2)
-    )
-    return latest_records(first, second, keep_tombstones=False)
-
-
-def _without_open_transactions(
-    reader: LogReader, open_transactions: Mapping[int, int]
-) -> Iterator[PolledRecords]:
-    """The records that the reader reads, except those of ``open_transactions`` (producer id → first
-    offset of its transaction)."""
-    for polled in reader:
-        is_open = np.zeros(len(polled.batches), np.bool_)
-        for producer_id, first_offset in open_transactions.items():
-            is_open |= (polled.batches["producer_id"] == producer_id) & (
-                polled.batches["base_offset"] >= first_offset
-            )
-        is_open &= (polled.batches["attributes"] & TRANSACTIONAL_BIT) != 0
-        if not is_open.any():
-            yield polled
-            continue
-        rows = np.flatnonzero(~is_open[polled.columns.batch])
-        if len(rows):
-            yield PolledRecords(columns=select(polled.columns, rows), batches=polled.batches)
 
 
 def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNames]) -> ConsumerGroup:
@@ -309,7 +238,7 @@ def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNam
     as a coordinator makes it (``OffsetMetadataManager.replay``)."""
     is_classic = _CONSUMER_PROTOCOL_TYPES.isdisjoint(records)
     if is_classic:
-        metadata = _single_value(records, _GROUP_METADATA)
+        metadata = _single_value(records, GROUP_METADATA)
         members = [_classic_member(member) for member in metadata.get("members") or ()]
     else:
         metadata = {"protocolType": "consumer", "generation": _single_value(records, _EPOCH).get("epoch")}
@@ -326,7 +255,7 @@ def _group(group_id: str, records: _Records, topic_names: Callable[[], _TopicNam
         leader=metadata.get("leader"),
         generation=metadata.get("generation"),
         members=tuple(sorted(members, key=lambda member: member.member_id)),
-        offsets=tuple(_offsets(records.get(_COMMIT, {}), members)),
+        offsets=tuple(_offsets(records.get(COMMIT, {}), members)),
     )
 
 

@@ -7,7 +7,7 @@
        └─► cancelled ◄─┘               the work notices ``Progress.check``
 
 ``CONCURRENT_JOBS`` jobs run at the same time; the others wait in order. The last ``REMEMBERED_JOBS`` jobs are
-kept in memory while the process runs.
+kept in memory while the process runs. A job for which the system starts no thread has failed at once.
 """
 
 from __future__ import annotations
@@ -127,18 +127,35 @@ class Jobs(Closing):
                 )
             self._jobs[job.id] = job
             self._forget_old()
+            self._jobs[job.id] = job = self._queued(job, work)
+        return job
+
+    def _queued(self, job: BackgroundJob, work: Work) -> BackgroundJob:
+        """The job, which waits for a thread now, or has failed. The caller holds the lock."""
+        try:
             self._futures[job.id] = self._pool.submit(self._run, job.id, work)
+        except RuntimeError as error:
+            reason = f"no thread could be started for the job: {error}"
+            refused = BusyError(
+                reason, advice="raise the limit of threads or processes, then submit it again"
+            )
+            return replace(job, state=FAILED, ended_ms=self._clock.now_ms(), error=str(refused))
         return job
 
     def _forget_old(self) -> None:
         """Forget the oldest ended jobs beyond ``REMEMBERED_JOBS``. The caller holds the lock."""
         ended = [job.id for job in self._jobs.values() if job.has_ended]
         for job_id in ended[: max(len(self._jobs) - REMEMBERED_JOBS, 0)]:
-            del self._jobs[job_id], self._futures[job_id]
+            del self._jobs[job_id]
+            self._futures.pop(job_id, None)  # a job for which no thread could be started has none
             self._cancelled.discard(job_id)
 
     def _run(self, job_id: str, work: Work) -> None:
         progress = Progress(self, job_id)
+        with self._lock:  # ``submit`` may still be about to say that the job has failed
+            job = self._jobs.get(job_id)
+        if job is None or job.has_ended:
+            return
         self.change(job_id, state=RUNNING, began_ms=self._clock.now_ms())
         try:
             progress.check()

@@ -15,6 +15,7 @@ from siltstone.log.ledger.store import LedgerStore
 from siltstone.log.names import TopicPartition
 from siltstone.log.partition import PartitionLog
 from siltstone.log.read_only import ReadOnlyLog
+from siltstone.runtime import compactions
 from siltstone.runtime.compactions import (
     ERROR,
     SUCCESS,
@@ -66,11 +67,10 @@ def set_threshold(served: Served, actor: Actor, name: str, size: int | None) -> 
 
 
 def namespace_threshold(served: Served, namespace: str) -> int | None:
-    """The policy of a namespace, None if it has none. Raises UsageError for a bad name, SiltstoneError,
-    OSError."""
+    """The policy of a namespace, None if it has none. Raises UsageError for a bad name or a bad policy,
+    SiltstoneError, OSError."""
     refuse_bad_namespace(namespace)
-    text = _policies(served).get(namespace, {}).get(THRESHOLD_KEY)
-    return None if text is None else int(text)
+    return compactions.namespace_threshold(namespace, _policies(served))
 
 
 def set_namespace_threshold(served: Served, actor: Actor, namespace: str, size: int | None) -> None:

@@ -31,6 +31,7 @@ FIRST_SECONDS = 0.03
 Found = TypeVar("Found")
 Report = Callable[[int, int], None]
 """Called with how many logs were read, and of how many; raises JobCancelledError to end the scan."""
+_STOPPING = "the server is being stopped"
 _logger = logging.getLogger("siltstone")
 
 
@@ -86,27 +87,40 @@ class Scans(Closing):
         self._clock, self._lock, self._is_closed = clock, threading.Lock(), False
         self._scans = dict[str, LastScan[Any]]()
         self._futures = dict[str, Future[None]]()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="siltstone-scan")
+        self._pool = _pool()
 
     def of(self, name: str, scan: Callable[[Report], Found]) -> LastScan[Found]:
         """The result of the last scan of this name. ``scan`` makes the next one, if it is due; it may
         raise SiltstoneError and OSError."""
         with self._lock:
             kept = self._scans.setdefault(name, LastScan())
-            is_due = kept.is_due(self._clock.now_ms()) and not self._is_closed
+            if self._is_closed:
+                return replace(kept, error=_STOPPING) if kept.is_first else kept
+            is_due = kept.is_due(self._clock.now_ms())
             if is_due:
-                self._scans[name] = replace(kept, is_running=True, done=0, total=0)
-                self._futures[name] = self._pool.submit(self._run, name, scan)
+                self._scans[name] = self._started(name, scan, kept)
         if kept.is_first and is_due:
             self.wait(name, FIRST_SECONDS)
-        return self._scans[name]
+        return self._scans.get(name, kept)  # ``forget`` may have dropped it
+
+    def _started(self, name: str, scan: Callable[[Report], Found], kept: LastScan[Found]) -> LastScan[Found]:
+        """The state of a scan that is started now, or why it cannot be. The caller holds the lock."""
+        try:
+            self._futures[name] = self._pool.submit(self._run, name, scan)
+        except RuntimeError as error:  # there can be no more threads
+            # In the old pool, which has no thread, the scan would wait for the next one.
+            self._pool = _pool()
+            ended_ms = self._clock.now_ms()
+            reason = f"the scan could not be started: {error}"
+            return replace(kept, error=reason, ended_ms=ended_ms, pause_ms=AGAIN_MS)
+        return replace(kept, is_running=True, done=0, total=0)
 
     def _run(self, name: str, scan: Callable[[Report], object]) -> None:
         """Scan, in the pool's thread; the result or the error becomes the state of the scan."""
 
         def report(done: int, total: int) -> None:
             if self._is_closed:
-                raise JobCancelledError("the server is being stopped")
+                raise JobCancelledError(_STOPPING)
             self._change(name, done=done, total=total)
 
         began_ms, values = self._clock.now_ms(), dict[str, object]()
@@ -138,6 +152,11 @@ class Scans(Closing):
             self._scans.pop(name, None)
 
     def close(self) -> None:
-        """End a running scan at its next report."""
-        self._is_closed = True
+        """End a running scan at its next report; requests then get what is known."""
+        with self._lock:  # the pool takes no scan that a request would start later
+            self._is_closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="siltstone-scan")

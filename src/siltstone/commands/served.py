@@ -34,6 +34,7 @@ from siltstone.commands.changes import DONE, RESTART, ChangeLog
 from siltstone.commands.counting import RecordTotals, SegmentCounter
 from siltstone.commands.directories import Snapshot
 from siltstone.commands.engines import has_session
+from siltstone.commands.group_records import KeptRecords
 from siltstone.commands.jobs import Jobs
 from siltstone.commands.library import EngineName, start_cleaner
 from siltstone.commands.policies import LogOptions, read_server_properties, read_text
@@ -139,6 +140,7 @@ class Served(Closing):
         self.restart_asked = threading.Event()
         self.refuse_restart: Callable[[], object] = lambda: None
         self.counter, self.histories = SegmentCounter(), Histories()
+        self.group_records = KeptRecords()
         self._totals = RecordTotals(self.counter, self._open_log)
         self._snapshot: Snapshot | None = None
         self._reopened: tuple[int, Snapshot, Snapshot] | None = None

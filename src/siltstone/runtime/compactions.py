@@ -344,20 +344,28 @@ def compaction_threshold(
 
     ``settings``: the topic's own settings over the broker's. ``namespaces``: the policies of each
     ``tenant/namespace``. A threshold that was set to 0 overrides those of lower precedence, too. Raises
-    UsageError for an invalid one of a namespace: the registry's file may have been changed by hand.
+    UsageError for an invalid one of a namespace.
     """
     setting = settings.setting(THRESHOLD_KEY)
     assert isinstance(setting.value, int)
     if setting.config_source is ConfigSource.DEFAULT_CONFIG:
-        namespace = namespace_of(topic)
-        text = namespaces.get(namespace, {}).get(THRESHOLD_KEY)
-        if text is not None:
-            policy = parse_topic_config({THRESHOLD_KEY: text}, f"namespace {namespace}")[THRESHOLD_KEY]
-            assert isinstance(policy.value, int)
-            return Threshold(size=policy.value, source=NAMESPACE)
+        policy = namespace_threshold(namespace_of(topic), namespaces)
+        if policy is not None:
+            return Threshold(size=policy, source=NAMESPACE)
         return Threshold(size=setting.value, source=DEFAULT)
     of_topic = setting.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     return Threshold(size=setting.value, source=TOPIC if of_topic else BROKER)
+
+
+def namespace_threshold(namespace: str, namespaces: Mapping[str, Mapping[str, str]]) -> int | None:
+    """The threshold in the policy of ``namespace``, in bytes; None if it has none. Raises UsageError for an
+    invalid one: the registry's file may have been changed by hand."""
+    text = namespaces.get(namespace, {}).get(THRESHOLD_KEY)
+    if text is None:
+        return None
+    policy = parse_topic_config({THRESHOLD_KEY: text}, f"namespace {namespace}")[THRESHOLD_KEY]
+    assert isinstance(policy.value, int)
+    return policy.value
 
 
 # The metrics ``pulsar_compaction_*`` of every log that was ever compacted, from its status.

@@ -19,13 +19,13 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from siltstone.base.clock import iso_ms
 from siltstone.base.errors import UnknownTopicError, UsageError
 from siltstone.base.records.codecs import DEFAULT_DECOMPRESSION_LIMIT
 from siltstone.log.fetch import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
@@ -157,13 +157,11 @@ def time_ms(text: str) -> int:
     zone)."""
     if _INTEGER.fullmatch(text.strip()):
         return int(text)
-    try:
-        time = datetime.fromisoformat(text.strip())
-    except ValueError:
+    at_ms = iso_ms(text)
+    if at_ms is None:
         advice = "set milliseconds since 1970, or a time such as 2026-01-01T12:00:00Z"
-        raise UsageError("the value is no time", advice=advice) from None
-    time_with_zone = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (time_with_zone - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+        raise UsageError("the value is no time", advice=advice)
+    return at_ms
 
 
 def comma_separated(text: str) -> tuple[str, ...]:

@@ -60,6 +60,11 @@ def with_status_of(error: Exception, response: Response) -> Response:
     return response
 
 
+def sendable(message: str) -> str:
+    """The message with lone surrogates escaped: a text in JSON may have them, a response may not."""
+    return message.encode("utf-8", "backslashreplace").decode()
+
+
 def error_response(path: str, status: int, error_code: int, message: str) -> Response:
     """An error in the form of the family that ``path`` belongs to."""
     headers = {"Cache-Control": "no-store"}
@@ -81,7 +86,7 @@ def install(app: FastAPI, error_page: ErrorPage) -> None:
     """Let the application answer with errors in the forms above, those of the console as ``error_page``."""
 
     def respond(request: Request, status: int, error_code: int, message: str) -> Response:
-        path, accepted = request.url.path, request.headers.get("accept", "*/*")
+        path, accepted, message = request.url.path, request.headers.get("accept", "*/*"), sendable(message)
         if path.startswith(CONSOLE) and ("text/html" in accepted or "*/*" in accepted):
             return error_page(request, status, message)
         return error_response(path, status, error_code, message)

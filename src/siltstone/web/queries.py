@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
+from siltstone.base.clock import iso_ms
 from siltstone.base.errors import SiltstoneError, UsageError
 from siltstone.commands.browsing import PAGE_RECORDS, PAGE_RECORDS_MAX, RecordQuery
 from siltstone.commands.catalogue import PAGE_MAX, PAGE_ROWS, TopicQuery
@@ -18,7 +18,6 @@ from siltstone.commands.decoding import Decoding, check_decoding
 
 _DIGITS = re.compile(r"-?[0-9]+(\.0+)?")
 _TRUTHS = {"true": True, "false": False}
-_EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
 def _number(value: object) -> object:
@@ -239,13 +238,11 @@ class RecordForm(ConsoleForm):
     def _milliseconds(self) -> int:
         """The time to begin from, in ms: in UTC, unless it has a zone of its own. Raises UsageError."""
         with self.field("time"):
-            try:
-                at = datetime.fromisoformat(self.time.strip())
-            except ValueError:
+            at_ms = iso_ms(self.time)
+            if at_ms is None:
                 advice = "write it as 2026-11-27T08:30"
-                raise UsageError(f"{self.time[:32]!r} is no time", advice=advice) from None
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        return (at - _EPOCH) // _MILLISECOND
+                raise UsageError(f"{self.time[:32]!r} is no time", advice=advice)
+        return at_ms
 
     def tail_query(self) -> RecordQuery:
         """The query that follows new records: of the log, and without a position, since it begins with the

@@ -7,6 +7,7 @@ import random
 import struct
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import cramjam
 import numpy as np
@@ -170,6 +171,75 @@ def test_snappy_that_declares_more_than_its_bytes_can_hold_is_refused(framed: bo
     data = twin.XERIAL + struct.pack(">i", len(raw)) + raw if framed else raw
     with pytest.raises(DecompressionError, match="impossible block size"):
         unpacked(twin.SNAPPY, data, limit=1 << 31)
+
+
+def small_blocks(dice: random.Random, count: int = 200) -> list[bytes]:
+    """Raw blocks of a few bytes: literals and copies."""
+    contents = (dice.choice([b"", dice.randbytes(3), b"ab" * dice.randrange(40)]) for _ in range(count))
+    return [bytes(cramjam.snappy.compress_raw(each)) for each in contents]
+
+
+def frame(blocks: list[bytes]) -> bytes:
+    return twin.XERIAL + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def read_one_by_one(data: bytes) -> bytes | None:
+    """The contents of a frame's blocks, each decompressed by itself; None if one is damaged."""
+    contents, position = b"", len(twin.XERIAL)
+    while position < len(data):
+        (size,) = struct.unpack(">i", data[position : position + 4].ljust(4, b"\0"))
+        block, position = data[position + 4 : position + 4 + size], position + 4 + size
+        if size <= 0 or position > len(data):
+            return None
+        try:
+            if int(cramjam.snappy.decompress_raw_len(block)) > 64 * (size + 1):
+                return None
+            contents += bytes(cramjam.snappy.decompress_raw(block))
+        except cramjam.DecompressionError:
+            return None
+    return contents
+
+
+def test_many_small_snappy_blocks_are_read_as_each_by_itself() -> None:
+    dice, outcomes = random.Random(5), set()
+    for number in range(400 if THOROUGH else 40):
+        data = bytearray(frame(small_blocks(dice)))
+        for _ in range(number % 3):
+            data[dice.randrange(len(twin.XERIAL), len(data))] = dice.randrange(256)
+        expected = read_one_by_one(bytes(data))
+        outcomes.add(expected is None)
+        if expected is not None:
+            assert unpacked(twin.SNAPPY, bytes(data)) == expected
+            continue
+        scratch = Scratch(64)
+        with pytest.raises(DecompressionError, match="snappy"):
+            unpacked(twin.SNAPPY, bytes(data), scratch=scratch)
+        assert scratch.used == 0
+    assert outcomes == {True, False}
+
+
+def test_a_copy_of_what_an_earlier_snappy_block_has_is_refused() -> None:
+    reaching_back = bytes([4, 0b001, 1])  # four bytes, copied from one byte before the block
+    with pytest.raises(DecompressionError, match="damaged"):
+        unpacked(twin.SNAPPY, frame([*small_blocks(random.Random(5)), reaching_back]))
+
+
+def test_small_snappy_blocks_are_bounded_by_the_limit() -> None:
+    assert unpacked(twin.SNAPPY, frame([b"\1\0a"] * 500), limit=500) == b"a" * 500
+    with pytest.raises(codecs.DecompressedTooLargeError):
+        unpacked(twin.SNAPPY, frame([b"\1\0a"] * 500), limit=499)
+
+
+def test_small_snappy_blocks_cost_no_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, decompress_into = [], cramjam.snappy.decompress_raw_into
+
+    def counted(block: Any, output: Any) -> int:
+        calls.append(len(block))
+        return int(decompress_into(block, output))
+
+    monkeypatch.setattr(cramjam.snappy, "decompress_raw_into", counted)
+    assert unpacked(twin.SNAPPY, frame([b"\1\0a"] * 20_000)) == b"a" * 20_000
+    assert len(calls) == 1
 
 
 def bomb(codec: int) -> bytes:

@@ -168,16 +168,34 @@ def _compress_gzip(data: memoryview, level: int | None) -> bytes:
 
 # snappy, by cramjam, framed as xerial's ``SnappyOutputStream`` does: 8 magic bytes, two int32 versions, then
 # blocks of ``int32 size + raw snappy``. Raw snappy without a frame is read too.
+#
+# A raw block is its contents' size, as a varint, and elements: bytes (literals), or copies of what the block
+# has before. A call of the library takes longer than a small block, so the elements of many small blocks are
+# joined to one block, which it decompresses in one call.
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_BLOCK_SIZE = 32 * 1024
+_SNAPPY_SIZE_BYTES = 5
+"""The most bytes of the varint at the start of a raw block."""
 _MAX_SNAPPY_RATIO = 64
 """Most bytes of contents for a byte of raw snappy: a block that declares more is damaged."""
 
 
+_SMALL_BLOCK_BYTES, _FEW_BLOCKS = 1 << 10, 64
+"""The blocks of a xerial frame are joined if they have fewer bytes than this on average, and are not few."""
+_BLOCK_END, _BLOCK_SIZE, _BLOCK_CONTENTS, _ALL_CONTENTS = -1, -2, -3, -4
+"""Why blocks cannot be joined: one ends beyond the batch, declares an impossible size, has other contents
+than it declares; all together have more contents than the limit."""
+_JOINING_ERRORS = {
+    _BLOCK_END: "a block ends beyond the batch",
+    _BLOCK_SIZE: "impossible block size",
+    _BLOCK_CONTENTS: "a block is damaged, or has another size than it declares",
+}
+
+
 def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
-    blocks = _xerial_blocks(data) if data[:8] == _XERIAL_MAGIC else [data]
+    blocks = _xerial_blocks(data, limit) if data[:8] == _XERIAL_MAGIC else [data]
     # The blocks are written after the used bytes. ``scratch.used`` moves only after the last one, so an error
     # leaves it unchanged.
     used = 0
@@ -198,18 +216,106 @@ def _decompress_snappy(data: memoryview, scratch: Scratch, limit: int) -> int:
     return used
 
 
-def _xerial_blocks(data: memoryview) -> list[memoryview]:
-    """The raw blocks of a xerial frame."""
+def _xerial_blocks(data: memoryview, limit: int) -> list[memoryview]:
+    """The raw blocks of a xerial frame; one block instead of many small ones."""
     if len(data) < len(_XERIAL_HEADER):
         raise DecompressionError("snappy: the frame's header is truncated")
-    blocks, position = [], len(_XERIAL_HEADER)
+    blocks, position = list[memoryview](), len(_XERIAL_HEADER)
     while position < len(data):
         start = position + 4
         position = start + int.from_bytes(data[position:start], "big")
         if position <= start or position > len(data):
             raise DecompressionError("snappy: a block ends beyond the batch")
         blocks.append(data[start:position])
+        if len(blocks) > _FEW_BLOCKS + len(data) // _SMALL_BLOCK_BYTES:
+            return [_joined_blocks(data, limit)]
     return blocks
+
+
+def _joined_blocks(data: memoryview, limit: int) -> memoryview:
+    """One raw block with the contents of all blocks of a xerial frame."""
+    joined: Bytes = np.empty(_SNAPPY_SIZE_BYTES + len(data), np.uint8)
+    frame: Bytes = np.frombuffer(data, np.uint8)
+    end, size = _join_elements(frame, len(_XERIAL_HEADER), joined, _SNAPPY_SIZE_BYTES, limit)
+    if size == _ALL_CONTENTS:
+        raise DecompressedTooLargeError("snappy", limit)
+    if size < 0:
+        raise DecompressionError(f"snappy: {_JOINING_ERRORS[size]}")
+    declared = bytearray()
+    while size >= 0x80:
+        declared.append(size & 0x7F | 0x80)
+        size >>= 7
+    declared.append(size)
+    start = _SNAPPY_SIZE_BYTES - len(declared)
+    joined[start:_SNAPPY_SIZE_BYTES] = declared
+    return joined.data[start:end]
+
+
+@kernel
+def _join_elements(frame: Bytes, start: int, joined: Bytes, at: int, limit: int) -> tuple[int, int]:
+    """Copy the elements of a xerial frame's blocks, from ``start`` on, to ``joined``: (the end there, the
+    size of the contents, or a negative reason). Each block is checked alone: a copy in it may not reach back
+    into the block before it, as it then could."""
+    total, block = 0, start
+    while block < len(frame):
+        if len(frame) - block < 4:
+            return at, _BLOCK_END
+        position = block + 4
+        block = position + read_int32(frame, block)
+        if block <= position or block > len(frame):
+            return at, _BLOCK_END
+        room = _MAX_SNAPPY_RATIO * (block - position + 1)
+        size, shift, byte = 0, 0, 0x80
+        while byte >= 0x80:
+            if position == block or shift == 7 * _SNAPPY_SIZE_BYTES:
+                return at, _BLOCK_CONTENTS
+            byte = int(frame[position]) & 0xFF
+            size |= (byte & 0x7F) << shift
+            position += 1
+            shift += 7
+        total += size
+        if total > limit:
+            return at, _ALL_CONTENTS
+        if size > room:
+            return at, _BLOCK_SIZE
+        if _contents_size(frame, position, block) != size:
+            return at, _BLOCK_CONTENTS
+        for i in range(position, block):
+            joined[at] = frame[i]
+            at += 1
+    return at, total
+
+
+@kernel
+def _contents_size(data: Bytes, position: int, end: int) -> int:
+    """The size of the contents that the elements from ``position`` to ``end`` have, -1 if one is damaged.
+
+    The lowest two bits of an element's first byte are its kind. 0: a literal, whose size less one is in the
+    other bits or, from 60 on, in 1 to 4 bytes after it. Else a copy: its distance has 11 bits (kind 1), 16
+    (2) or 32 (3).
+    """
+    contents = 0
+    while position < end:
+        tag = int(data[position]) & 0xFF
+        kind, size = tag & 3, (tag >> 2) + 1
+        extra = max(size - 60, 0) if kind == 0 else min(1 << (kind - 1), 4)
+        position += 1
+        if extra > end - position:
+            return -1
+        number = _read_little_endian(data, position, extra)
+        position += extra
+        if kind == 0:
+            size = number + 1 if extra else size
+            if size > end - position:
+                return -1
+            position += size
+        else:
+            if kind == 1:
+                size, number = ((tag >> 2) & 7) + 4, (tag >> 5) << 8 | number
+            if not 0 < number <= contents:
+                return -1
+        contents += size
+    return contents
 
 
 def _compress_snappy(data: memoryview, level: int | None) -> bytes:

@@ -22,7 +22,7 @@ from siltstone.commands.erasing import ErasureRequest, parse_key
 from siltstone.commands.explaining import explain_topic
 from siltstone.commands.latest_job import find_latest
 from siltstone.web.dependencies import CurrentActor, CurrentServed, Latest
-from siltstone.web.errors import status_of
+from siltstone.web.errors import sendable, status_of
 from siltstone.web.guards import ADMIN, EDITOR, READER
 from siltstone.web.queries import IntText
 from siltstone.web.rest.bodies import JSON_ONLY, Body, Flag, JsonObject, Partitions
@@ -100,7 +100,8 @@ def _altered(
         )
         tag = administration.topic_etag(served, change.topic)
     except (SiltstoneError, OSError) as error:
-        return {"topic": change.topic, "error_code": status_of(error)[1], "message": str(error)}
+        message = sendable(str(error))
+        return {"topic": sendable(change.topic), "error_code": status_of(error)[1], "message": message}
     return {"topic": change.topic, "before": dict(done.before), "after": dict(done.after), "etag": tag}
 
 

@@ -24,7 +24,7 @@ from siltstone.base.errors import SiltstoneError
 from siltstone.commands.changes import Actor
 from siltstone.commands.sending import AppendedRecord, ProducerRecord, send_records
 from siltstone.web.dependencies import CurrentActor
-from siltstone.web.errors import status_of
+from siltstone.web.errors import sendable, status_of
 from siltstone.web.guards import ADMIN
 from siltstone.web.rest.bodies import DATE_AND_TIME, NUMBERS_ONLY, Body, JsonObject, WholeNumber
 from siltstone.web.rest.confluent.shapes import Cluster, NamedCluster
@@ -169,7 +169,7 @@ def _reports(
                 raise request
             records[index] = _producer_record(request)
         except _RefusedError as error:
-            reports[index] = {"error_code": error.number, "message": error.message}
+            reports[index] = {"error_code": error.number, "message": sendable(error.message)}
     outcomes = send_records(cluster.served, by, topic, list(records.values())) if records else []
     for (index, record), outcome in zip(records.items(), outcomes, strict=True):
         reports[index] = _report(cluster, topic, requests[index], record, outcome)
@@ -184,7 +184,7 @@ def _report(
     outcome: AppendedRecord | SiltstoneError,
 ) -> JsonObject:
     if isinstance(outcome, SiltstoneError):
-        return {"error_code": status_of(outcome)[1], "message": str(outcome)}
+        return {"error_code": status_of(outcome)[1], "message": sendable(str(outcome))}
     time = _EPOCH + outcome.timestamp_ms * _MILLISECOND
     report: JsonObject = {
         "error_code": 200,
