@@ -2,16 +2,22 @@
 
 ::
 
-    is it superseded (aborted, without a key, a tombstone, a marker)?   no ─► newest · policy_delete
-      │ yes
+    is it not below the high watermark?                                 ─► above_watermark
+      │ below
+    does the topic not compact?                                         ─► policy_delete
+      │ it does
+    has it a value, and is it the last of its key?                      ─► newest
+      │ no: superseded, aborted, a tombstone, a marker, without a key
     is it, or what supersedes it, outside of the cleanable range?       ─► active_segment · above_watermark ·
-      │ no                                                                 open_transaction · within_min_lag
+      │ no                                                                 open_transaction · within_min_lag ·
+      │                                                                    held_by_ledger · not_flushed
     is the log left alone?                                              ─► uncleanable · paused · skipped
       │ no
     does it lie, with what supersedes it, below the cleaner checkpoint? ─► both_clean
       │ no
-    has a tombstone or a marker no horizon, or one to come?             ─► tombstone_unstamped · _waiting ·
-      │ no                                                                 held_by_ledger · marker_needed
+    has a tombstone or a marker no horizon, or one to come?             ─► tombstone_unstamped ·
+      │ no                                                                 tombstone_waiting ·
+      │                                                                    held_by_ledger · marker_needed
     is the log due?                                                     ─► due, else not_dirty_enough
 
 A search for the next record of the key reads the log above the record, within a budget. When the budget is
@@ -128,6 +134,8 @@ def why_retained(
     )
     if next_offset is not None:
         sentence = f"No later record of its key was found below offset {next_offset} yet; continue."
+        if superseder is not None:
+            sentence = f"The search for a dirty record of its key has come to offset {next_offset}; continue."
         return replace(answer, sentence=sentence, next_offset=next_offset)
     if superseder is None and record.kind == VALUE:
         return _newest(conditions, answer)

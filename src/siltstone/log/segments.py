@@ -154,7 +154,7 @@ def open_unchanged(segment: Segment, path: str | None = None) -> files.Reader:
     if (opened.inode, opened.size, opened.modified_ns) != (segment.inode, segment.size, segment.modified_ns):
         with reader:
             raise SourceChangedError(
-                "the segment has changed since the cleaning was planned; nothing was swapped",
+                "the segment has changed since it was listed, so it is not read",
                 path=segment.path,
             )
     return reader
@@ -210,8 +210,8 @@ def windows(
 def largest_timestamp(segment: Segment) -> int:
     """The largest record timestamp in ms (Kafka's ``LogSegment.largestTimestamp``).
 
-    It is that of the time index's last entry; if there is none over 0, the file's modification time. If the
-    time index is missing or damaged, the ``.log`` is scanned instead.
+    It is that of the time index's last entry; if there is none over 0 (Kafka: none from 0 on), the file's
+    modification time. If the time index is missing or damaged, the ``.log`` is scanned instead.
     """
     path = Path(segment.directory) / segment_file(segment.base_offset, "timeindex")
     try:
@@ -237,12 +237,13 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 
 
 def has_message_sets(segment: Segment) -> bool:
-    """Does the segment have message sets (magic 0 or 1)? Its first batch tells: none follows a v2 batch.
+    """Does the segment begin with a message set (magic 0 or 1)?
 
-    Raises OSError.
+    None follows a v2 batch, unless a broker's ``message.format.version`` was lowered. Such a segment is
+    cleaned as well, but less disk space is reserved for it. Raises OSError.
     """
     with files.Reader(segment.path) as reader:
-        # Filled with 2, so an empty segment, of which no byte is read, counts as one with v2 batches.
+        # Filled with 2, so an empty segment, of which no byte is read, counts as one of v2 batches.
         head = np.full(MAGIC_POSITION + 1, 2, np.uint8)
         reader.read_into(head, 0)
     return int(head[MAGIC_POSITION]) < 2

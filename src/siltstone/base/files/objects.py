@@ -437,9 +437,9 @@ class Windows:
         """``status``: the object's, if it was listed; then nothing is fetched yet. Raises OSError."""
         self._place = place_of(path)
         self.requests, self._begins_small = (0, True) if status else (1, False)
-        self._begin(*((status, memoryview(b"")) if status else _first_piece(self._place)))
+        self._set_state(*((status, memoryview(b"")) if status else _first_piece(self._place)))
 
-    def _begin(self, status: ObjectStatus, data: memoryview) -> None:
+    def _set_state(self, status: ObjectStatus, data: memoryview) -> None:
         """Set the state: ``data``, the object's first bytes, is the present window."""
         self._reading = threading.Lock()
         self.status, self._data = status, data
@@ -482,12 +482,15 @@ class Windows:
             self._data = coming.result()
         else:
             length = max(wanted, WINDOW_BYTES if is_sequential else PIECE_BYTES)
-            self._start, self._data = at, self._get(at, self._end(at, length))
+            self._start, self._data = at, self._get(at, self._window_end(at, length))
         end = self._start + len(self._data)
         if is_sequential and end < size and self._next is None:
-            self._next = end, _threads(os.getpid()).submit(self._get, end, self._end(end, WINDOW_BYTES))
+            self._next = (
+                end,
+                _threads(os.getpid()).submit(self._get, end, self._window_end(end, WINDOW_BYTES)),
+            )
 
-    def _end(self, start: int, length: int) -> int:
+    def _window_end(self, start: int, length: int) -> int:
         """Where the window that begins at ``start`` ends."""
         return min(start + length, self.status.size)
 

@@ -216,11 +216,12 @@ class _Chunks(Windows):
         self._directory, self._file = located[0], located[0].files[located[1]]
         self._place = place_of(path)
         self.requests = 0
-        self._begin(_status_of(self._file), memoryview(b""))
+        self._set_state(_status_of(self._file), memoryview(b""))
 
-    def _end(self, start: int, length: int) -> int:
+    def _window_end(self, start: int, length: int) -> int:
+        """As in ``Windows``; a long window ends where a chunk does."""
         if length <= SMALL_BYTES:
-            return super()._end(start, length)
+            return super()._window_end(start, length)
         chunk = self._directory.chunk_bytes
         end = (start + length) // chunk * chunk  # so that the next window begins with a chunk
         return min(end if end > start else start + length, self.status.size)

@@ -272,8 +272,10 @@ def assemble_batch(
 def compress_batches(
     data: Bytes, starts: Int64, sizes: Int64, codecs: npt.NDArray[np.int16], out: Scratch
 ) -> tuple[Bytes, Int64, Int64]:
-    """Compress the records of v2 batches, each with its codec: (data, starts, sizes). Checksums are not
-    written.
+    """Compress the records of v2 batches, each with its codec: (data, starts, sizes).
+
+    The records in ``data`` are not compressed, but the attributes in their headers name the codec already.
+    Sizes are written into the headers here, checksums are not.
 
     ``starts`` and ``sizes`` (int64) say where the batches are in ``data``; a size of 0 is no batch. A batch
     with codec 0 is copied. The returned data are the bytes of ``out``, whose earlier contents are lost.

@@ -216,8 +216,8 @@ _MANY_LARGE_LOGS_FACTOR = 4
 as many bytes."""
 _MANY_WORKERS, _MANY_WORKERS_FACTOR = 16, 16
 """With at least 16 workers, and such a log for each, one task cleans logs of up to 16 times as many bytes. A
-log of 1 GiB has one segment group, which one task rewrites: if such logs were cleaned one after another, most
-workers would wait."""
+log of 1 GiB has one segment group: unless there is space to cut it, one task rewrites it, and most workers
+would wait if such logs were cleaned one after another."""
 _LOGS_PER_WORKER = 4
 """How many logs of the largest size (16 times) a job may have for each worker: an interrupt loses the work
 of a job."""
@@ -228,8 +228,8 @@ LARGE_LOGS_MAX = 16
 """The most large logs at the same time: each has a thread of the driver, and an interrupt stops all."""
 WAVE_BYTES = 2 << 30
 """The most bytes of old segments in a wave for each worker: the work that an interrupt may cost, half a
-minute with zstd. A wave is a job of 0.1 s and more: in waves of 1 GiB in all, 8 GB on two workers took 1.2
-times as long."""
+minute with zstd. Each wave is a job, which takes 0.1 s to start: in waves of 1 GiB, 8 GB on two workers took
+1.2 times as long."""
 CHECKPOINT_NOT_MOVED = (
     "its segments are cleaned, but the run could not be finished: {reason}; "
     "where the cleaner checkpoint did not move, the next run cleans the log once more"
@@ -365,8 +365,9 @@ class Cleaner:
 
     def _large_logs_at_once(self, large: Sequence[PlannedLog]) -> int:
         """How many large logs are cleaned at the same time: as many of mean size as give each worker
-        ``LARGE_LOG_BYTES_PER_WORKER``, at least one. One if the engine cannot be asked: then each log reports
-        that. Raises EngineError if there is no engine."""
+        ``LARGE_LOG_BYTES_PER_WORKER``, at least one. One also where the destination swaps one log at a time
+        (open logs, or kept originals), or if the engine cannot be asked: then each log reports that. Raises
+        EngineError if there is no engine."""
         if len(large) < 2 or self._destination.swap_threads == 1:
             return 1
         mean_size = sum(log.work.size for log in large) // len(large)
@@ -412,8 +413,8 @@ class Cleaner:
         if parallelism >= _MANY_WORKERS and max(sizes) > raised_limit and len(sizes) >= parallelism:
             self._job_bytes = _LOGS_PER_WORKER * parallelism * many_workers_limit
             return many_workers_limit
-        larger = sum(size <= raised_limit for size in sizes)
-        return raised_limit if larger and larger >= parallelism else base_limit
+        within_raised_limit = sum(size <= raised_limit for size in sizes)
+        return raised_limit if within_raised_limit and within_raised_limit >= parallelism else base_limit
 
     def _execution(self, planned: PlannedLog, shares: int) -> tuple[ExecutionPlan, SpaceBudget]:
         """How to execute the log's cleaning with one of ``shares`` equal shares of the space that is free
