@@ -3,7 +3,7 @@
 ::
 
     Sample      one value of a gauge or a counter, with labels
-    Histogram   for each of its bounds, how many observations are not above it; and the sum of all observations
+    Histogram   for each of its bounds, how many observations are not above it; and the sum of all
 
 A name that ends in ``_total`` is a counter: it only grows, and begins at 0 when the process starts.
 """
