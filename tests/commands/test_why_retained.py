@@ -337,6 +337,19 @@ def test_a_search_that_was_cut_off_continues(tmp_path: Path) -> None:
         assert steps > 10 and answer == why_retained(conditions, 0) and answer.superseded_by == 31
 
 
+def test_a_search_does_not_deny_the_clean_record_that_it_has_met(tmp_path: Path) -> None:
+    """A cleaning does not compare two clean records, so the search goes on for a dirty one."""
+    with serving(tmp_path) as (manager, _):
+        write(manager[USERS], 1, keys=1)
+        write(manager[USERS], 1, keys=1)
+        write(manager[USERS], 40)
+        roll(manager)
+        conditions = replace(conditions_in(manager), checkpoint=manager[USERS].view.segments[-1].base_offset)
+        answer = why_retained(conditions, 0, budget=Budget(read_bytes=1))
+        assert answer.code == SEARCHING and answer.superseded_by is not None
+        assert "No later record" not in answer.sentence and f"offset {answer.next_offset}" in answer.sentence
+
+
 def why(manager: LogManager, before: RetainedReason | None) -> RetainedReason:
     """One step of a search in which each has a budget of one byte."""
     return why_retained(
