@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from siltstone.base.errors import EngineError
-from siltstone.compaction.inplace.cleaner import RunLimits
+from siltstone.compaction.engine import InProcessEngine
+from siltstone.compaction.inplace.cleaner import Cleaner, RunLimits
 from siltstone.compaction.inplace.destination import REMOVED_STAGED, CleanedCopy, DryRun, InPlace
 from siltstone.compaction.inplace.originals import Originals
+from siltstone.compaction.inplace.planning import LogState, PlanOptions
 from siltstone.compaction.report import CLEANED, FAILED, NOTHING_TO_DO, SKIPPED, LogResult
 from siltstone.log.directory import LogDirectory
 from tests.support.cleaning import logs, waves
@@ -247,3 +249,25 @@ def test_stop_after_leaves_a_log_that_can_be_stopped_again(log: Path, tmp_path: 
     assert (result.records_before, result.records_after) == (whole.records_before, 13)
     assert result.cleaned_end_offset == result.first_dirty_offset == 0
     assert run(log).status == CLEANED and outcome(log) == wanted
+
+
+@pytest.mark.parametrize(
+    "limit", [{"max_extra_bytes": 0}, {"stop_after_seconds": 0.0}], ids=["no space", "no time"]
+)
+def test_logs_that_do_not_begin_count_in_the_progress(tmp_path: Path, limit: dict[str, float]) -> None:
+    waves.write_logs(tmp_path / "logs", 3)
+    progress: list[tuple[int, int]] = []
+
+    def note(log: str, stage: str, done: int, total: int) -> None:
+        if log == "logs":
+            progress.append((done, total))
+
+    limits = RunLimits(whole_log_bytes=0, wave_bytes=1, **limit)  # type: ignore[arg-type]
+    with LogDirectory.open(tmp_path / "logs") as directory:
+        states = [
+            LogState(topic_partition=name, path=path, directory=directory, config=logs.settings(CONFIG))
+            for name, path in directory.partitions.items()
+        ]
+        cleaner = Cleaner(lambda: InProcessEngine(3), InPlace("run"), limits, progress=note)
+        cleaner.run(states, PlanOptions(now_ms=NOW, force=True, drop_keyless=True))
+    assert progress == [(1, 3), (2, 3), (3, 3)]

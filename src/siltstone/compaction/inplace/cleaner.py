@@ -101,7 +101,8 @@ def check_retained_files(work: LogWork, merged: LogReport) -> list[RetainedFile]
 
 
 def check_counts(planned: PlannedLog, log_report: LogReport, *, is_last_wave: bool) -> None:
-    """Raises CheckFailedError unless each group's task got as many retained offsets as the merge retained.
+    """Raises CheckFailedError unless the tasks of each group got as many retained offsets as the merge
+    retained.
 
     With the last wave the reports on all groups must be there, and their tasks must have read as many records
     as were extracted.
@@ -130,7 +131,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
     retained."""
     if merged != arrived:
         raise CheckFailedError(
-            f"the merge retained {merged} offsets of segment group {group}, but its task got {arrived}; "
+            f"the merge retained {merged} offsets of segment group {group}, but {arrived} of them arrived; "
             "the group was not swapped",
             path=name,
         )
@@ -141,7 +142,7 @@ def _check_retained(name: str, group: int, merged: int, arrived: int) -> None:
 
 def fill_records_before(planned: PlannedLog, log_report: LogReport) -> None:
     """Set ``records_before``: the records that were extracted, and those above the cleaned range. Of an open
-    log only those that were extracted."""
+    log only the former: appends change the latter meanwhile."""
     uncleaned = () if planned.state.opened else planned.work.segments_above
     counts = [log_report.extracted.records, *map(count_records, uncleaned)]
     planned.result.records_before = total_or_none(counts)
@@ -259,9 +260,9 @@ class RunLimits:
 class Cleaner:
     """One run over some logs. Each instance runs once.
 
-    ``engine``: returns the engine; called when a log is to be cleaned. ``critical``: a context manager that
-    defers an interrupt, used where an interrupt would leave things half done. ``results``: one for each log,
-    in order; after an interrupt those of the logs that were planned.
+    ``engine``: returns the engine, the same one at each call; the first call, when a log is to be cleaned,
+    may start it. ``critical``: a context manager that defers an interrupt, used where it would leave things
+    half done. ``results``: one for each log, in order; after an interrupt those of the planned logs.
     """
 
     def __init__(
@@ -388,7 +389,8 @@ class Cleaner:
         return lack_of_space(planned.work, execution, space) is None
 
     def _clean_together(self, logs: Sequence[PlannedLog], at_once: int) -> None:
-        """Clean large logs in threads. After an interrupt, or without an engine, none begins another wave."""
+        """Clean large logs in threads. After an interrupt, or without an engine, none begins another wave:
+        their results say that the run was interrupted."""
         pool = ThreadPoolExecutor(at_once, "large-log")
         try:
             calls = [pool.submit(self._clean_large_log, log, at_once) for log in logs]
@@ -427,20 +429,23 @@ class Cleaner:
 
     def _choose_execution(self, planned: PlannedLog, shares: int = 1) -> ExecutionPlan | None:
         """Choose how to execute the log's cleaning (``_execution``). None if there is too little space: that
-        is the log's failure."""
+        is the log's failure. A log is asked for again in its turn, since others have taken and freed space
+        meanwhile."""
         try:
             execution, space = self._execution(planned, shares)
         except OSError as error:
             planned.result.set_failure(failure_of(error))
+            self._report_progress()
             return None
         lack = lack_of_space(planned.work, execution, space)
         if lack is None:
             return execution
         reason, advice = lack
-        if planned.work.staging is None:
+        if planned.work.staging is None:  # a dry run
             reason = f"the run would be refused: {reason}"
         refusal = DirectoryRefusedError(reason, path=planned.state.path, advice=advice)
         planned.result.set_failure(failure_of(refusal))
+        self._report_progress()
         return None
 
     def _jobs(self, small: Sequence[PlannedLog]) -> Iterator[list[PlannedLog]]:
@@ -449,6 +454,7 @@ class Cleaner:
         job: list[PlannedLog] = []
         new_bytes_of_job = size_of_job = 0
         for log in small:
+            # Only the space counts here: each of these logs is cleaned in one task.
             new_bytes, execution = new_file_bytes(log.work), self._choose_execution(log)
             if execution is None:
                 continue
@@ -474,6 +480,7 @@ class Cleaner:
             return False
         for log in planned:
             log.result.set_status(report.SKIPPED, STOPPED_BEFORE_LOG)
+            self._report_progress()
         return True
 
     def _stop_if_interrupted(self, planned: PlannedLog) -> bool:
@@ -618,8 +625,8 @@ class Cleaner:
                 self._has_changed_something = True
 
     def _commit_log(self, planned: PlannedLog) -> None:
-        """Move the checkpoint. Raises SiltstoneError, OSError; if the cleaned segments stay swapped in, the
-        OSError says so."""
+        """Move the checkpoint. Raises SiltstoneError, OSError; if the committed groups stay nevertheless
+        (``survives_abort``), the OSError says so."""
         try:
             with self._commit_slots, self._critical():
                 self._destination.commit_log(planned)
