@@ -19,12 +19,13 @@ class HandOverFlags(output.DirFlags):
     Parameters
     ----------
     release
-        The release of the Kafka that is to start: 4.0, 4.1, 4.2 or 4.3; for a later release pass any of them.
+        The release of the Kafka that is to start: 4.0, 4.1, 4.2 or 4.3. A later release starts on what any
+        of them gets.
     broker_config
-        The broker's server.properties.
+        The server.properties of the Kafka that is to start, whose log.dirs are handed over.
     move_metadata_to
         A new folder, on the same file system and outside of the log directories, for the metadata log that
-        the directories have. Its ACLs, users and quotas are not handed over.
+        an earlier Kafka has left in the directories. The ACLs, users and quotas in it are not handed over.
     dry_run
         Show what would be handed over, change nothing.
     """
@@ -42,11 +43,11 @@ def hand_over(
     flags: HandOverFlags = HandOverFlags(),
     json_: output.Json = False,
 ) -> int:
-    """Write bootstrap.checkpoint, so that a real Kafka (KRaft, 4.0 and later) starts on the directories with
-    their topics, ids, settings, quotas, offsets and producer ids.
+    """Write bootstrap.checkpoint, so that a real Kafka (KRaft, 4.0 and later) starts on directories that
+    siltstone has served, with their topics, ids, settings, quotas, offsets and producer ids.
 
-    All log.dirs of the broker, stopped cleanly. Its server.properties needs node.id of meta.properties, and
-    controller.quorum.voters; kafka-storage format is not needed.
+    Pass all log.dirs; siltstone must have stopped cleanly. The server.properties of that Kafka need the
+    node.id of meta.properties, and controller.quorum.voters; kafka-storage format is not needed.
 
     Parameters
     ----------

@@ -21,14 +21,14 @@ class CompactFlags:
     Parameters
     ----------
     bootstrap_server
-        HOST:PORT of a broker, as for Kafka's tools. With --restore the journal's, by default.
+        HOST:PORT of a broker, as for Kafka's tools. With --restore, by default the one in the journal.
     topic
         The topic to compact.
     command_config
         A file of the client's properties, as librdkafka names them, such as security.protocol.
     log_dir
-        A log directory of the broker, if it can be read here: waiting reads its cleaner checkpoint; repeat
-        it for more. Partitions that are in none of them are read.
+        A log directory of the broker, if it can be read here: its cleaner checkpoint shows when a partition
+        is clean; repeat it for more. Records of other partitions are consumed, again and again, to see it.
     timeout
         Seconds to wait at most. The settings are restored then, too.
     journal

@@ -82,7 +82,7 @@ def queue(served: Served) -> LongList[QueueRow]:
         count=len(order),
         make=make,
         rows_with=rows_with,
-        keys={
+        keys={  # to sort by
             "rank": lambda: np.arange(len(order)),
             "log": lambda: order,  # the catalogue is in order of topics and partitions
             "waits_for": reason_keys,
@@ -110,7 +110,7 @@ def _numbers_in_queue(catalogue: Catalogue, paused: Collection[TopicPartition]) 
 
 def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool) -> QueueRow:
     log = row.watched
-    assert log.snapshot is not None  # the queue has no log that could not be read
+    assert log.snapshot is not None  # the log's state was read, else it were not in the queue
     ratio = None if log.min_ratio is None else log.min_ratio.value
     return QueueRow(
         rank=rank,
@@ -131,7 +131,7 @@ def _queue_row(rank: int, row: PartitionRow, waits_for: str, *, is_paused: bool)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRow:
     """A cleaning that ended. ``removed``: how many records it removed; ``removed_by_reason``: the same by
-    reason, in words; ``recopy_percent``: see ``Cleaning``."""
+    reason, in words; ``recopy_percent``: bytes after the cleaning, as a percentage of those before."""
 
     began_ms: int
     topic_partition: TopicPartition
@@ -180,7 +180,8 @@ class UncleanableRow:
 
 
 def uncleanable(served: Served) -> Iterator[UncleanableRow]:
-    """The logs that the cleaner skips, and those with a file that cannot be read, in order of name."""
+    """The logs that the cleaner skips, and those with a file that cannot be read, in order of name: the
+    catalogue's ``damaged_rows`` are both."""
     catalogue = served.catalogue
     return (_uncleanable(catalogue.partition(row)) for row in catalogue.damaged_rows.tolist())
 

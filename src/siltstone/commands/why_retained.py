@@ -294,6 +294,7 @@ def _blocker(conditions: CleaningConditions, offset: int, superseder: int | None
     """The cause that holds back a record, or the record that supersedes it; None if neither is held back."""
     blocker = conditions.blocker_of(max(offset, superseder or 0))
     if blocker is not None and superseder is not None and offset < blocker.offset:
+        # Only the superseding record is held back: "it is in the active segment, …" is said of that one.
         sentence = blocker.sentence.replace("it is ", f"offset {superseder} is ", 1)
         return replace(blocker, sentence=sentence)
     return blocker
@@ -323,6 +324,7 @@ def _waits_for_horizon(
         what = "the end of a transaction without records" if is_marker else "a tombstone"
         sentence = f"It is {what}; a cleaning after {time_text(horizon_ms)}, its delete horizon, removes it."
         return replace(answer, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
+    # A cleaning removes tombstones only in batches that end below this offset.
     tombstones_from = conditions.bounds.tombstones_from
     if not is_marker and int(record.batch["last_offset"][0]) >= tombstones_from:
         sentence = (

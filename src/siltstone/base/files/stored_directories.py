@@ -116,13 +116,13 @@ def _directory(target: str, backup_id: str) -> StoredDirectory:
     for directory, folder in zip(point.directories, point.directory_names, strict=True):
         prefix = f"{folder}/" if folder else ""
         for name in directory.folders:
-            stored.add_folder(f"{prefix}{name}".rstrip("/"))
+            stored.add_folder(f"{prefix}{name}".rstrip("/"))  # a log directory itself has the name ""
         for file in directory.files:
             stored.add_file(f"{prefix}{file.name}", file)
     return stored
 
 
-objects.when_forgotten.append(_directory.cache_clear)
+objects.when_forgotten.append(_directory.cache_clear)  # another store's options, or a test's end
 
 
 def _locate(path: AnyPath) -> tuple[StoredDirectory, str] | None:
@@ -207,7 +207,8 @@ def open_windows(path: AnyPath) -> Windows:
 
 
 class _Chunks(Windows):
-    """The bytes of a file of a restore point; a window is a chunk, whose name is the SHA-256 of its bytes."""
+    """The bytes of a file of a restore point, from its chunks. Long windows end where a chunk ends, so that a
+    file that is read in order fetches each chunk whole."""
 
     def __init__(self, path: AnyPath) -> None:
         located = _locate(path)
