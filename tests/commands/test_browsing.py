@@ -130,8 +130,8 @@ def read(topic: BrowsedTopic, query: RecordQuery, **options: Any) -> list[Browse
     return [record for page in pages(topic, query, **options) for record in page.records]
 
 
-def places(found: list[BrowsedRecord]) -> list[Place]:
-    return [(record.partition, record.offset) for record in found]
+def places(records: list[BrowsedRecord]) -> list[Place]:
+    return [(record.partition, record.offset) for record in records]
 
 
 def merged(records: dict[Place, Rec], *, newest_first: bool = False) -> list[Place]:
@@ -141,7 +141,9 @@ def merged(records: dict[Place, Rec], *, newest_first: bool = False) -> list[Pla
         queues.setdefault(place[0], []).append(place)
     sign, order = (-1 if newest_first else 1), []
     while queues:
-        number = min(queues, key=lambda each: (sign * records[queues[each][0]].timestamp, each))
+        number = min(
+            queues, key=lambda partition: (sign * records[queues[partition][0]].timestamp, partition)
+        )
         order.append(queues[number].pop(0))
         if not queues[number]:
             del queues[number]
@@ -183,7 +185,7 @@ FILTERS: list[tuple[dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize("newest_first", [False, True])
 @pytest.mark.parametrize(("fields", "choose"), FILTERS, ids=[str(fields) for fields, _ in FILTERS])
-def test_a_filter_finds_what_a_plain_one_finds(
+def test_a_filter_finds_the_records_that_a_python_condition_chooses(
     filled: Filled,
     fields: dict[str, Any],
     choose: Any,
@@ -211,15 +213,17 @@ def test_a_time_begins_and_ends_where_the_time_index_says(filled: Filled) -> Non
 
 def test_the_last_records_come_newest_first_and_end_over_several_pages(filled: Filled) -> None:
     logs, records = filled
-    found = read(topic_of(logs), RecordQuery(last=10, limit=4))
-    assert places(found) == merged(records, newest_first=True)[:10]
+    browsed = read(topic_of(logs), RecordQuery(last=10, limit=4))
+    assert places(browsed) == merged(records, newest_first=True)[:10]
 
 
 def test_a_key_is_found_newest_first(filled: Filled) -> None:
     logs, _ = filled
-    found = read(topic_of(logs), RecordQuery(key=b"k1", any_partition=True, partitions=(2,)))
-    assert found
-    assert [record.offset for record in found] == sorted((each.offset for each in found), reverse=True)
+    browsed = read(topic_of(logs), RecordQuery(key=b"k1", any_partition=True, partitions=(2,)))
+    assert browsed
+    assert [record.offset for record in browsed] == sorted(
+        (record.offset for record in browsed), reverse=True
+    )
 
 
 def test_a_page_shows_what_the_record_has(filled: Filled) -> None:
@@ -254,18 +258,18 @@ def test_only_the_first_headers_of_a_record_are_made_into_objects(tmp_path: Path
 def test_a_request_is_bounded_and_going_on_finds_everything(filled: Filled) -> None:
     logs, records = filled
     query = RecordQuery(value_contains=b"value 7")
-    found, sizes, cursor = [], [], None
+    places_read, sizes, cursor = [], [], None
     while True:
         page = browse(topic_of(logs), query, cursor=cursor, budget=Budget(read_bytes=1))
-        found += places(list(page.records))
+        places_read += places(list(page.records))
         sizes.append(page.bytes_read)
         cursor = page.cursor
         if cursor is None:
             break
         assert page.is_bounded
         assert page.left
-    whole = some(records, lambda _, record: b"value 7" in (record.value or b""))
-    assert sorted(found) == sorted(whole)
+    expected = some(records, lambda _, record: b"value 7" in (record.value or b""))
+    assert sorted(places_read) == sorted(expected)
     assert len(sizes) > 5
     assert max(sizes) < 3000
 
@@ -276,11 +280,11 @@ def test_a_page_ends_where_the_first_page_saw_the_end(
     query = RecordQuery(limit=50)
     first = browse(topic_of(logs), query)
     logs[0].append(of_records([Rec(offset=0, key=b"new")]))
-    found, cursor = list(first.records), first.cursor
+    browsed, cursor = list(first.records), first.cursor
     while cursor is not None:
         page = browse(topic_of(logs), query, cursor=cursor)
-        found, cursor = found + list(page.records), page.cursor
-    assert places(found) == merged(records)
+        browsed, cursor = browsed + list(page.records), page.cursor
+    assert places(browsed) == merged(records)
 
 
 # Cursors
@@ -341,10 +345,9 @@ def test_a_cursor_beyond_the_log_reads_nothing(filled: Filled) -> None:
     beyond = (
         good[:13] + (0).to_bytes(4, "big") + (1 << 62).to_bytes(8, "big") + ((1 << 62) + 9).to_bytes(8, "big")
     )
-    for each in (query,):
-        page = browse(topic_of(logs), each, cursor=base64.urlsafe_b64encode(beyond).decode())
-        assert not page.records
-        assert page.cursor is None
+    page = browse(topic_of(logs), query, cursor=base64.urlsafe_b64encode(beyond).decode())
+    assert not page.records
+    assert page.cursor is None
 
 
 @pytest.mark.parametrize(
@@ -411,8 +414,8 @@ def test_latest_counts_a_key_once_below_the_checkpoint(logs: list[PartitionLog])
     keys = LatestKeys(logs[0], 20, "read_uncommitted")
     assert keys.advance()
     assert keys.size == 5 * 16
-    found = read(topic, RecordQuery(view="latest", partitions=(0,)), latest=LatestViews())
-    assert [record.offset for record in found] == [at for at in range(20) if at not in range(0, 10, 2)] + [
+    browsed = read(topic, RecordQuery(view="latest", partitions=(0,)), latest=LatestViews())
+    assert [record.offset for record in browsed] == [at for at in range(20) if at not in range(0, 10, 2)] + [
         20,
         21,
         22,
@@ -424,18 +427,18 @@ def test_latest_counts_a_key_once_below_the_checkpoint(logs: list[PartitionLog])
 def test_a_checkpoint_beyond_the_end_is_ignored(filled: Filled) -> None:
     logs, records = filled
     topic = topic_of(logs, checkpoints=dict.fromkeys(range(3), 10_000))
-    found = read(topic, RecordQuery(view="latest", limit=500), latest=LatestViews())
-    assert places(found) == merged(latest_of(records))
+    browsed = read(topic, RecordQuery(view="latest", limit=500), latest=LatestViews())
+    assert places(browsed) == merged(latest_of(records))
 
 
 def test_latest_begins_anew_after_a_truncation(logs: list[PartitionLog], records: dict[Place, Rec]) -> None:
     views, query = LatestViews(), RecordQuery(view="latest", limit=500)
     read(topic_of(logs), query, latest=views)
     logs[0].truncate_to(20)
-    there = {(0, record.offset) for record in logs[0].records()}  # a batch is truncated as a whole
-    assert 0 < len(there) <= 20
-    left = some(records, lambda place, _: place[0] or place in there)
-    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(left))
+    stored_places = {(0, record.offset) for record in logs[0].records()}  # a batch is truncated as a whole
+    assert 0 < len(stored_places) <= 20
+    remaining = some(records, lambda place, _: place[0] or place in stored_places)
+    assert places(read(topic_of(logs), query, latest=views)) == merged(latest_of(remaining))
 
 
 def keyed(log: PartitionLog, keys: range) -> None:
@@ -455,10 +458,10 @@ def test_latest_begins_anew_if_a_truncated_log_is_longer_than_before(tmp_path: P
     assert [record.offset for record in read(topic, query, latest=views)] == [*range(20)]
     log.truncate_to(10)
     keyed(log, range(2, 14))
-    found = [record.offset for record in read(topic, query, latest=views)]
-    assert found == [0, 1, *range(10, 22)]
+    browsed_offsets = [record.offset for record in read(topic, query, latest=views)]
+    assert browsed_offsets == [0, 1, *range(10, 22)]
     # A checkpoint that was read before the truncation may be that of the log as it was.
-    assert [record.offset for record in read(topic, query, latest=LatestViews())] == found
+    assert [record.offset for record in read(topic, query, latest=LatestViews())] == browsed_offsets
 
 
 def test_a_job_begins_anew_if_the_log_is_truncated_meanwhile(tmp_path: Path) -> None:
@@ -478,8 +481,8 @@ def test_a_job_begins_anew_if_the_log_is_truncated_meanwhile(tmp_path: Path) -> 
 
     views = LatestViews(kept_bytes=16 * 16)
     views.find(log, READ_UNCOMMITTED, Truncating())
-    found = read(topic_of([log]), RecordQuery(view="latest", limit=500), latest=views)
-    assert [record.offset for record in found] == [0, 1, *range(10, 22)]
+    browsed = read(topic_of([log]), RecordQuery(view="latest", limit=500), latest=views)
+    assert [record.offset for record in browsed] == [0, 1, *range(10, 22)]
 
 
 @pytest.mark.parametrize("by_job", [False, True])
@@ -490,22 +493,22 @@ def test_latest_of_another_process_s_log_begins_anew_if_it_may_be_truncated(
     (log,) = open_logs(tmp_path, 1)
     keyed(log, range(20))
     log.flush()
-    seen = ReadOnlyLogs([log.directory])[log.topic_partition]
+    snapshot = ReadOnlyLogs([log.directory])[log.topic_partition]
     views, query = LatestViews(), RecordQuery(view="latest", limit=500)
     if by_job:
-        find_all(views, [seen])
-    assert len(read(topic_of([seen]), query, latest=views)) == 20
+        find_all(views, [snapshot])
+    assert len(read(topic_of([snapshot]), query, latest=views)) == 20
     log.truncate_to(10)
     keyed(log, range(2, 14))
     again = ReadOnlyLogs([log.directory])[log.topic_partition]
     topic = topic_of([again], checkpoints={0: 15})  # what the catalogue has read before the truncation
     assert [record.offset for record in read(topic, query, latest=views)] == [0, 1, *range(10, 22)]
     keyed(log, range(1))
-    seen.refresh()
+    snapshot.refresh()
     again.refresh()
-    for newest in seen, again:
-        found = [record.offset for record in read(topic_of([newest]), query, latest=views)]
-        assert found == [1, *range(10, 23)]
+    for newest in snapshot, again:
+        browsed_offsets = [record.offset for record in read(topic_of([newest]), query, latest=views)]
+        assert browsed_offsets == [1, *range(10, 23)]
 
 
 @pytest.mark.parametrize("by_job", [False, True])
@@ -519,26 +522,26 @@ def test_latest_of_another_process_s_log_is_kept_while_that_appends_and_cleans(
     waiting: list[Any] = []
     views = LatestViews(kept_bytes=(12 if by_job else 26) * 16, start=waiting.append)
 
-    def seen() -> BrowsedTopic:
+    def topic_now() -> BrowsedTopic:
         return topic_of([ReadOnlyLogs([log.directory])[log.topic_partition]])
 
     if by_job:
-        find_all(views, list(seen().logs()))
+        find_all(views, list(topic_now().logs()))
     else:  # it is built in the background while the log grows
-        assert browse(seen(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+        assert browse(topic_now(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
         keyed(log, range(2, 3))
-        assert browse(seen(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
+        assert browse(topic_now(), query, latest=views, budget=Budget(read_bytes=1)).building is not None
         waiting.pop()()
         assert waiting == []
     keyed(log, range(18, 22))
     last = {record.key: record.offset for record in log.records()}
-    assert [record.offset for record in read(seen(), query, latest=views)] == sorted(last.values())
+    assert [record.offset for record in read(topic_now(), query, latest=views)] == sorted(last.values())
     stored = len(list(log.records()))
     clean_two(log, 0, lambda record: record.offset == last[record.key])
     assert len(list(log.records())) < stored
     keyed(log, range(22, 24))
     expected = [*sorted(last.values()), log.log_end_offset - 2, log.log_end_offset - 1]
-    assert [record.offset for record in read(seen(), query, latest=views)] == expected
+    assert [record.offset for record in read(topic_now(), query, latest=views)] == expected
 
 
 def test_the_latest_record_of_a_key_needs_no_keys(filled: Filled) -> None:
@@ -640,17 +643,17 @@ def test_a_job_finds_the_last_records_of_any_number_of_keys(
     # What is appended later counts as well, a new key and one that was there.
     first = logs[1].append(of_records([Rec(offset=0, key=b"k3"), Rec(offset=1, key=b"new")])).first_offset
     records |= {(1, first): Rec(offset=first, key=b"k3"), (1, first + 1): Rec(offset=first + 1, key=b"new")}
-    found = set(places(read(topic_of(logs), query, latest=views)))
-    assert found == set(latest_of(records))
+    browsed_places = set(places(read(topic_of(logs), query, latest=views)))
+    assert browsed_places == set(latest_of(records))
     # A raised log start takes records away, and changes no other answer.
     logs[0].delete_records(10)
-    left = {place: record for place, record in latest_of(records).items() if place[0] or place[1] >= 10}
-    assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
+    remaining = {place: record for place, record in latest_of(records).items() if place[0] or place[1] >= 10}
+    assert set(places(read(topic_of(logs), query, latest=views))) == set(remaining)
     # After a truncation the bits are no longer those of this log.
     logs[0].truncate_to(20)
-    there = {(0, record.offset) for record in logs[0].records()}
-    left = latest_of(some(records, lambda place, _: place[0] or place in there))
-    assert set(places(read(topic_of(logs), query, latest=views))) == set(left)
+    stored_places = {(0, record.offset) for record in logs[0].records()}
+    remaining = latest_of(some(records, lambda place, _: place[0] or place in stored_places))
+    assert set(places(read(topic_of(logs), query, latest=views))) == set(remaining)
 
 
 @pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
@@ -677,8 +680,8 @@ def test_what_a_job_found_is_true_after_a_cleaning(tmp_path: Path) -> None:
     keyed(log, range(1))
     # The key of one of them has a later record now, which the job did not meet.
     is_older = {record.offset for record in log.records() if record.key == b"k0"} - {24}
-    found = [record.offset for record in read(topic_of([log]), query, latest=views)]
-    assert found == [at for at in expected if at not in is_older] + [24]
+    browsed_offsets = [record.offset for record in read(topic_of([log]), query, latest=views)]
+    assert browsed_offsets == [at for at in expected if at not in is_older] + [24]
 
 
 def test_no_page_of_a_view_drops_what_a_job_has_found(tmp_path: Path) -> None:
@@ -739,9 +742,9 @@ def test_what_a_job_cannot_find_is_refused(filled: Filled) -> None:
     with pytest.raises(TooManyKeysError, match=r"a bit for each of [0-9]+ offsets takes over 8 bytes"):
         find_last_records(logs[0], READ_UNCOMMITTED, kept_bytes=8)
     empty = open_partition(logs[0].directory.parent / "empty-0", LogConfig(), ManualClock(NOW))
-    found, shares = find_last_records(empty, READ_UNCOMMITTED)
-    assert (found.start, found.end, len(found.bits), shares) == (0, 0, 0, 1)
-    assert not found.holds(np.array([0, 5], np.int64)).any()
+    last_records, shares = find_last_records(empty, READ_UNCOMMITTED)
+    assert (last_records.start, last_records.end, len(last_records.bits), shares) == (0, 0, 0, 1)
+    assert not last_records.holds(np.array([0, 5], np.int64)).any()
 
 
 def test_the_keys_of_all_partitions_are_bounded_together_and_those_of_other_topics_go_first(
@@ -784,8 +787,8 @@ def test_compacted_reads_the_ledger_then_the_originals(tmp_path: Path) -> None:
     compact(log, Model())
     log.append(of_records([Rec(offset=0, key=b"k1", timestamp=NOW)]))
     topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
-    found = read(topic, RecordQuery(view="compacted", limit=2))
-    assert [record.offset for record in found] == [9, 10, 11, 12]
+    browsed = read(topic, RecordQuery(view="compacted", limit=2))
+    assert [record.offset for record in browsed] == [9, 10, 11, 12]
 
 
 @pytest.mark.parametrize("seed", few([(seed,) for seed in range(6)], 0, 1))
@@ -809,13 +812,13 @@ def test_pages_of_the_compacted_view_go_on_over_newer_ledgers(tmp_path: Path, se
     for _ in range(4):
         grow()
     compact(log, Model())
-    ended, cursor, seen = log.log_end_offset, None, dict[str, int]()
+    ended, cursor, applied = log.log_end_offset, None, dict[str, int]()
     offsets_seen: list[int] = []
     for number in range(1000):
         page = browse(topic, RecordQuery(view="compacted", limit=2), cursor=cursor)
         for record in page.records:
             offsets_seen.append(record.offset)
-            seen[str(record.key.text)] = -1 if record.value.kind == "tombstone" else record.offset
+            applied[str(record.key.text)] = -1 if record.value.kind == "tombstone" else record.offset
         cursor = page.cursor
         if cursor is None:
             break
@@ -832,7 +835,7 @@ def test_pages_of_the_compacted_view_go_on_over_newer_ledgers(tmp_path: Path, se
             deleted_later.add(key)
     for key, offset in before.items():
         # What a key had when the first page was read, or something newer; nothing that had gone.
-        assert seen.get(key, -1) >= offset or key in deleted_later, key
+        assert applied.get(key, -1) >= offset or key in deleted_later, key
 
 
 # Transactions, swaps, logs that are only read
@@ -846,7 +849,9 @@ def offsets(path: Path, **fields: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-def test_isolation_and_control_records(tmp_path: Path, newest_first: bool) -> None:
+def test_isolation_and_control_records_choose_the_offsets_that_are_shown(
+    tmp_path: Path, newest_first: bool
+) -> None:
     path = a_log(tmp_path)
     markers = [2, 5, 7, 9, 11, 14, 16, 17, 18, 19]
     data = [at for at in range(21) if at not in markers]
@@ -869,29 +874,31 @@ def test_pages_go_on_over_swaps(tmp_path: Path) -> None:
     fill(log, 300)
     topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
     for newest_first in (False, True):
-        seen: list[BrowsedRecord] = []
+        browsed: list[BrowsedRecord] = []
         for number, page in enumerate(pages(topic, RecordQuery(limit=20, newest_first=newest_first))):
-            seen += page.records
+            browsed += page.records
             if number == 2:
                 clean_two(log, 1)
-        found = [record.offset for record in seen]
-        assert found == sorted(set(found), reverse=newest_first)
-        assert all(record.value.text == str(record.offset) for record in seen)
-        assert set(range(0, 300, 5)) <= set(found)
+        browsed_offsets = [record.offset for record in browsed]
+        assert browsed_offsets == sorted(set(browsed_offsets), reverse=newest_first)
+        assert all(record.value.text == str(record.offset) for record in browsed)
+        assert set(range(0, 300, 5)) <= set(browsed_offsets)
 
 
 def test_pages_from_the_end_come_to_an_end_when_the_first_records_were_deleted(tmp_path: Path) -> None:
     log = opened_values(tmp_path)
     fill(log, 300)
     topic = BrowsedTopic(name="topic", logs=lambda: [log], partition_count=1)
-    seen: list[int] = []
+    browsed_offsets: list[int] = []
     for number, page in enumerate(pages(topic, RecordQuery(limit=20, newest_first=True))):
-        seen += [record.offset for record in page.records]
+        browsed_offsets += [record.offset for record in page.records]
         if number == 2:
             assert len(log.view.segments) > 3
             log.delete_oldest_segments(len(log.view.segments) // 2)
         assert number < 30
-    assert seen == list(range(299, log.log_start_offset - 1, -1)) and 0 < log.log_start_offset < 240
+    assert (
+        browsed_offsets == list(range(299, log.log_start_offset - 1, -1)) and 0 < log.log_start_offset < 240
+    )
 
 
 def test_the_last_records_of_the_compacted_view_are_refused(logs: list[PartitionLog]) -> None:
@@ -924,9 +931,9 @@ def test_pages_are_whole_while_another_thread_appends_and_rolls(logs: list[Parti
     appending = threading.Thread(target=append)
     appending.start()
     while not stopped.is_set():
-        found = [record.offset for record in read(topic_of(logs), RecordQuery(last=40, limit=15))]
-        assert found == list(range(found[0], found[0] - len(found), -1)) if found else True
-        assert len(found) in (40, *range(0, 40, 3))
+        newest = [record.offset for record in read(topic_of(logs), RecordQuery(last=40, limit=15))]
+        assert newest == list(range(newest[0], newest[0] - len(newest), -1)) if newest else True
+        assert len(newest) in (40, *range(0, 40, 3))
     appending.join()
     assert len(read(topic_of(logs), RecordQuery(limit=500))) == 1200
 
@@ -949,9 +956,9 @@ def test_logs_of_kafka_in_every_format_are_read_in_both_orders(golden: Path, new
         log = Stored(golden / name / "before")
         expected = [int(offset) for polled in LogReader(log) for offset in polled.columns.offset]
         topic = BrowsedTopic(name="users", logs=lambda log=log: [log], partition_count=1)  # type: ignore[misc]
-        found = read(topic, RecordQuery(limit=100, newest_first=newest_first))
-        assert [record.offset for record in found] == expected[:: -1 if newest_first else 1], name
-        assert len({record.offset for record in found}) == len(found) > 0
+        browsed = read(topic, RecordQuery(limit=100, newest_first=newest_first))
+        assert [record.offset for record in browsed] == expected[:: -1 if newest_first else 1], name
+        assert len({record.offset for record in browsed}) == len(browsed) > 0
 
 
 # Masking

@@ -55,13 +55,13 @@ def counts(served: Served) -> dict[str, int | None]:
 
 def test_records_are_counted_exactly_also_after_a_cleaning_and_in_look_mode(served: Served) -> None:
     assert counts(served) == {"empty": 0, "plain": 10, "users": 6}
-    with looked(served) as other:
-        assert counts(other) == counts(served)
+    with looked(served) as looking:
+        assert counts(looking) == counts(served)
         served.opened_cleaner().clean_once()
         served.opened().send("users", b"x", key=b"9", partition=0)
         served.opened().flush()
         assert counts(served) == {"empty": 0, "plain": 10, "users": 3}
-        assert counts(other) == counts(served)
+        assert counts(looking) == counts(served)
     (row,) = [row for row in served.catalogue.partitions_of("plain") if row.topic_partition.partition == 1]
     assert row.records == 5
     by_records = TopicQuery(sort="records", descending=True)
@@ -73,8 +73,8 @@ def test_a_log_is_unknown_until_it_was_counted_and_then_counted_once(
 ) -> None:
     monkeypatch.setattr("siltstone.commands.served.FIGURES_SECONDS", 0.0)
     served.cataloguer.refresh()  # one segment
-    found = [row.records for row in list_topics(served.catalogue, TopicQuery()).rows]
-    assert found[0] == 0 and None in found and not served.catalogue.figures.is_complete
+    record_counts = [row.records for row in list_topics(served.catalogue, TopicQuery()).rows]
+    assert record_counts[0] == 0 and None in record_counts and not served.catalogue.figures.is_complete
     columns = served.catalogue.topic_columns
     while not served.catalogue.figures.is_complete:
         served.cataloguer.refresh_figures()
@@ -113,36 +113,36 @@ def test_a_torn_end_of_a_log_in_look_mode_does_not_count(served: Served) -> None
     path = log.directory / "00000000000000000000.log"
     served.opened().flush()
     whole = path.read_bytes()
-    with looked(served) as other:
+    with looked(served) as looking:
         path.write_bytes(whole + whole[: len(whole) // 5 - 1])
-        assert counts(other)["plain"] == 10
+        assert counts(looking)["plain"] == 10
         path.write_bytes(whole[:-1])
-        assert counts(other)["plain"] == 9
+        assert counts(looking)["plain"] == 9
         path.write_bytes(whole)
-        assert counts(other)["plain"] == 10
+        assert counts(looking)["plain"] == 10
 
 
 def test_damage_before_the_end_is_unknown_and_does_not_stop_the_others(served: Served) -> None:
     path = served.opened()["users", 0].directory / "00000000000000000000.log"
     whole = path.read_bytes()
-    with looked(served) as other:
+    with looked(served) as looking:
         path.write_bytes(b"\xff" * len(whole))
-        assert counts(other) == {"empty": 0, "plain": 10, "users": None}
+        assert counts(looking) == {"empty": 0, "plain": 10, "users": None}
         path.write_bytes(whole)
 
 
 def test_a_log_whose_row_is_the_same_is_not_read_again(served: Served) -> None:
     served.cataloguer.refresh()
-    asked: list[TopicPartition] = []
+    requested: list[TopicPartition] = []
 
     def log_of(topic_partition: TopicPartition) -> None:
-        asked.append(topic_partition)
+        requested.append(topic_partition)
 
     totals, logs = RecordTotals(SegmentCounter(), log_of), served.catalogue.watched
     records, is_complete = totals.count(logs, lambda size: True)
-    assert is_complete and records.tolist() == [0, 5, 5, 6] and len(asked) == 3
+    assert is_complete and records.tolist() == [0, 5, 5, 6] and len(requested) == 3
     records, _ = totals.count(list(logs), lambda size: False)
-    assert records.tolist() == [0, 5, 5, 6] and len(asked) == 3
+    assert records.tolist() == [0, 5, 5, 6] and len(requested) == 3
     records, is_complete = totals.count([*logs[1:], *logs[:1]], lambda size: False)
     assert records.tolist() == [5, 5, 6, 0] and is_complete
 
@@ -151,7 +151,7 @@ def test_savings_are_in_the_lists(served: Served) -> None:
     assert counts(served)["users"] == 6
     rows = {row.name: row for row in list_topics(served.catalogue, TopicQuery()).rows}
     assert {row.saved_bytes_7d for row in rows.values()} == {0}
-    (result,) = [each for each in served.opened_cleaner().clean_once() if each.topic == "users"]
+    (result,) = [result for result in served.opened_cleaner().clean_once() if result.topic == "users"]
     served.cataloguer.refresh()
     row = served.catalogue.topic("users")
     assert row.saved_bytes_7d == result.bytes_before - result.bytes_after > 0
@@ -164,55 +164,55 @@ def test_no_request_lists_the_directories(served: Served, monkeypatch: pytest.Mo
     def listed(*arguments: object) -> None:
         raise AssertionError("a log directory is listed")
 
-    with looked(served) as other:
-        other.cataloguer.refresh()
+    with looked(served) as looking:
+        looking.cataloguer.refresh()
         monkeypatch.setattr("siltstone.log.directory._find_partitions", listed)
-        assert other.describe("users").partitions == (0,)
-        assert other.settings_of("users")["cleanup.policy"] == ("compact",)
-        log = other.log("users", 0)
-        assert log.log_end_offset == 6 and other.log("users", 0) is log
+        assert looking.describe("users").partitions == (0,)
+        assert looking.settings_of("users")["cleanup.policy"] == ("compact",)
+        log = looking.log("users", 0)
+        assert log.log_end_offset == 6 and looking.log("users", 0) is log
         served.opened().send("users", b"x", key=b"9", partition=0)
         served.opened().flush()
-        assert other.log("users", 0) is log, "a log is as it was some seconds ago at most"
-        assert isinstance(other.clock, ManualClock)
-        other.clock.advance(SNAPSHOT_MS)
-        assert other.log("users", 0).log_end_offset == 7
-        other.clock.advance(SNAPSHOT_MS)
-        newest = other.log("users", 0)
-        other.clock.advance(SNAPSHOT_MS)
-        assert other.log("users", 0) is newest, "no file has changed"
+        assert looking.log("users", 0) is log, "a log is as it was some seconds ago at most"
+        assert isinstance(looking.clock, ManualClock)
+        looking.clock.advance(SNAPSHOT_MS)
+        assert looking.log("users", 0).log_end_offset == 7
+        looking.clock.advance(SNAPSHOT_MS)
+        newest = looking.log("users", 0)
+        looking.clock.advance(SNAPSHOT_MS)
+        assert looking.log("users", 0) is newest, "no file has changed"
         with pytest.raises(UnknownTopicError):
-            other.log("users", 1)
+            looking.log("users", 1)
 
 
 def test_a_look_notices_every_change_of_the_registry(served: Served) -> None:
     """Also two within a tick of the clock, after which inode, size and time may be those of before."""
     options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
-    with Served(options) as other:
+    with Served(options) as looking:
         for number in range(100, 110):
             for value in (number + 500, number):
                 served.opened().topics.alter("plain", {"retention.ms": str(value)})
-            other.cataloguer.refresh()
-            assert other.catalogue.topic("plain").retention_ms == number
+            looking.cataloguer.refresh()
+            assert looking.catalogue.topic("plain").retention_ms == number
 
 
 def test_the_thread_reads_names_then_rows_and_leaves_the_collector_as_it_was(served: Served) -> None:
-    with looked(served) as other:
-        seen: list[tuple[bool, bool]] = []
-        outline, refresh = other.cataloguer.outline, other.cataloguer.refresh
+    with looked(served) as looking:
+        states: list[tuple[bool, bool]] = []
+        outline, refresh = looking.cataloguer.outline, looking.cataloguer.refresh
 
         def outlined() -> module.Catalogue:
-            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            states.append((gc.isenabled(), looking.catalogue.is_complete))
             return outline()
 
         def refreshed() -> module.Catalogue:
-            seen.append((gc.isenabled(), other.catalogue.is_complete))
+            states.append((gc.isenabled(), looking.catalogue.is_complete))
             return refresh()
 
-        other.cataloguer.outline, other.cataloguer.refresh = outlined, refreshed  # type: ignore[method-assign]
-        other.cataloguer._read_first()
-        assert seen == [(False, False), (False, False)] and gc.isenabled()
-        assert other.catalogue.is_complete
+        looking.cataloguer.outline, looking.cataloguer.refresh = outlined, refreshed  # type: ignore[method-assign]
+        looking.cataloguer._read_first()
+        assert states == [(False, False), (False, False)] and gc.isenabled()
+        assert looking.catalogue.is_complete
     gc.unfreeze()
 
 

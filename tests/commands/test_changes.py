@@ -58,9 +58,9 @@ def test_all_changes_of_a_kind_are_found_in_a_long_file(
         for action, target in (("erase-key", "users"), ("erase-key", "orders"), ("clean", "users")):
             with log.recorded(ADA, action, target, after={"number": number}):
                 pass
-    found = log.all_of("erase-key", "users")
-    assert [change.after["number"] for change in found] == list(range(20))
-    assert {change.outcome for change in found} == {DONE}
+    changes = log.all_of("erase-key", "users")
+    assert [change.after["number"] for change in changes] == list(range(20))
+    assert {change.outcome for change in changes} == {DONE}
 
 
 def test_lines_that_are_of_no_change_are_passed_over(log: ChangeLog, tmp_path: Path) -> None:

@@ -38,21 +38,21 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def looked(served: Served) -> Served:
     """The same directories, in look mode."""
     options = ServeOptions(paths=tuple(served.paths), properties=served.options.properties, is_look=True)
-    found = Served(options, ManualClock(NOW))
-    found.cataloguer.refresh()
-    return found
+    looking = Served(options, ManualClock(NOW))
+    looking.cataloguer.refresh()
+    return looking
 
 
 def test_an_open_server_and_one_that_looks_say_the_same(served: Served) -> None:
-    with looked(served) as other:
+    with looked(served) as looking:
         answers = [console.why_record_retained(served, "users", 0, offset) for offset in range(6)]
-        assert answers == [console.why_record_retained(other, "users", 0, offset) for offset in range(6)]
+        assert answers == [console.why_record_retained(looking, "users", 0, offset) for offset in range(6)]
         assert [answer.code for answer in answers] == [DUE, *[NEWEST] * 5]
         assert answers[0].place == 1 and "place 1 of the queue" in answers[0].sentence
         change = {"cleanup.policy": "delete", "retention.bytes": "250"}
-        previews = [console.preview_change(each, "users", change) for each in (served, other)]
+        previews = [console.preview_change(server, "users", change) for server in (served, looking)]
         assert previews[0] == previews[1] and previews[0].deletes_data
-        rows = [console.partition_segments(each, "users", 0).segments for each in (served, other)]
+        rows = [console.partition_segments(server, "users", 0).segments for server in (served, looking)]
         assert [row.records for row in rows[0]] == [row.records for row in rows[1]] == [1] * 6 + [0]
 
 

@@ -69,7 +69,7 @@ def test_a_closed_segment_is_read_once_and_the_active_one_is_counted_on(tmp_path
         manager.flush()
         cleaner.clean_once()
         assert counter.records_of(log) == records_of(log) < 103
-        assert [found is not None for found in counter.counts_of(log)] == [True] * len(log.view.segments)
+        assert [counts is not None for counts in counter.counts_of(log)] == [True] * len(log.view.segments)
 
 
 def test_a_truncated_log_that_has_grown_again_is_counted_anew(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_truncated_log_that_has_grown_again_is_counted_anew(tmp_path: Path) ->
             assert counter.records_of(log) == records_of(log)
 
 
-def test_markers_horizons_and_codecs(tmp_path: Path) -> None:
+def test_counts_have_markers_horizons_and_codecs(tmp_path: Path) -> None:
     counter = SegmentCounter()
     with serving(tmp_path, topic={"compression.type": "zstd"}) as (manager, cleaner):
         log, writer = manager[USERS], TransactionalWriter(manager[USERS], 7)
@@ -93,11 +93,11 @@ def test_markers_horizons_and_codecs(tmp_path: Path) -> None:
         writer.end(commit=True)
         log.roll()
         manager.flush()
-        before = sum_of(found for found in counter.counts_of(log) if found is not None)
+        before = sum_of(counts for counts in counter.counts_of(log) if counts is not None)
         assert (before.records, before.markers, before.stamped_batches) == (3, 1, 0)
         assert "zstd" in before.codecs and before.newest_horizon_ms is None
         cleaner.clean_once()
-        after = sum_of(found for found in counter.counts_of(log) if found is not None)
+        after = sum_of(counts for counts in counter.counts_of(log) if counts is not None)
         horizon = NOW + 86_400_000
         assert (after.stamped_batches, after.oldest_horizon_ms, after.newest_horizon_ms) == (
             1,

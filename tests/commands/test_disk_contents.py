@@ -49,14 +49,14 @@ def test_all_bytes_of_the_directory_are_counted_by_kind(served: Served) -> None:
     assert contents.shares["compacted ledgers"] == 70
     assert [log.topic for log in contents.logs] == ["large", "small"]
     assert [log.left_overs for log in contents.logs] == [320, 1000]
-    assert [(left.path, left.bytes) for left in contents.left_overs] == [
+    assert [(left_over.path, left_over.bytes) for left_over in contents.left_overs] == [
         ("small-0/.siltstone", 1000),
         ("large-0/00000000000000000000.log.deleted", 300),
         (f"gone-0.{'a' * 32}-delete", 40),
         ("large-0/00000000000000000007.index.swap", 20),
         ("stray-0-stray", 0),
     ]
-    assert all(left.why for left in contents.left_overs)
+    assert all(left_over.why for left_over in contents.left_overs)
     assert contents.in_use
     assert contents.total_bytes is not None and contents.used_bytes is not None
     assert 0 < contents.used_bytes <= contents.total_bytes
@@ -72,10 +72,12 @@ def test_a_log_with_the_id_of_another_topic_is_named(tmp_path: Path, is_look: bo
         (tmp_path / "logs" / f"{topic}-0" / "partition.metadata").write_text(text)
     with Served(replace(options, is_look=is_look)) as served:
         served.cataloguer.refresh()
-        found = {left.path: left.why for left in contents_of(served, served.paths[0]).left_overs}
-    assert set(found) == {"other-0", "damaged-0"}
-    assert f"its topic id is {'A' * 21}Q, but " in found["other-0"]
-    assert "it has no version 0 with a topic id" in found["damaged-0"]
+        reasons = {
+            left_over.path: left_over.why for left_over in contents_of(served, served.paths[0]).left_overs
+        }
+    assert set(reasons) == {"other-0", "damaged-0"}
+    assert f"its topic id is {'A' * 21}Q, but " in reasons["other-0"]
+    assert "it has no version 0 with a topic id" in reasons["damaged-0"]
 
 
 def test_a_log_that_cannot_be_read_is_named_and_stops_no_other(
@@ -91,8 +93,8 @@ def test_a_log_that_cannot_be_read_is_named_and_stops_no_other(
     monkeypatch.setattr(files, "list_all", forbidden)
     contents = contents_of(served, served.paths[0])
     assert [log.topic for log in contents.logs] == ["small"]
-    (left,) = contents.left_overs
-    assert (left.path, left.why) == ("large-0", "it cannot be read: Permission denied")
+    (left_over,) = contents.left_overs
+    assert (left_over.path, left_over.why) == ("large-0", "it cannot be read: Permission denied")
 
 
 def test_logs_are_sorted_and_filtered(served: Served) -> None:

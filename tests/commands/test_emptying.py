@@ -32,109 +32,113 @@ from tests.support.log.managed import NOW
 ACTOR = Actor(user="ada", way="cli")
 
 
-def empty(here: OpenDirectories, mode: str = TOMBSTONES, *, dry_run: bool = False) -> Emptying:
-    return empty_topic(here, ACTOR, "users", mode, dry_run=dry_run)
+def empty(opened: OpenDirectories, mode: str = TOMBSTONES, *, dry_run: bool = False) -> Emptying:
+    return empty_topic(opened, ACTOR, "users", mode, dry_run=dry_run)
 
 
 @pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
 def test_each_key_gets_one_tombstone_and_the_values_go(tmp_path: Path, codec: str) -> None:
     clock = ManualClock(NOW)
-    with open_at(tmp_path, clock, partitions=2, topic={"compression.type": codec}) as here:
-        logs = here.manager["users"].logs()
+    with open_at(tmp_path, clock, partitions=2, topic={"compression.type": codec}) as opened:
+        logs = opened.manager["users"].logs()
         write(logs[0], 40, keys=5)
         write(logs[1], 3, keys=3)
         write(logs[1], 1, keys=3, value=None)  # k0 is deleted already
-        planned = empty(here, dry_run=True)
+        planned = empty(opened, dry_run=True)
         assert [(partition.records, partition.keys) for partition in planned.partitions] == [(40, 5), (4, 2)]
         assert not planned.is_empty and [partition.bytes for partition in planned.partitions] == [
             log.size for log in logs
         ]
-        done = empty(here)
-        assert done.is_empty and [partition.keys for partition in done.partitions] == [5, 2]
-        assert [partition.keys_after for partition in done.partitions] == [0, 0]
-        assert [partition.bytes_after for partition in done.partitions] == [log.size for log in logs]
+        emptied = empty(opened)
+        assert emptied.is_empty and [partition.keys for partition in emptied.partitions] == [5, 2]
+        assert [partition.keys_after for partition in emptied.partitions] == [0, 0]
+        assert [partition.bytes_after for partition in emptied.partitions] == [log.size for log in logs]
         assert [table(log) for log in logs] == [{}, {}]
         assert sorted(record.key or b"" for record in logs[0]) == [b"k%d" % number for number in range(5)]
         assert files_with(tmp_path, b"v" * 50) == []
         ends = [log.log_end_offset for log in logs]
-        again = empty(here)
+        again = empty(opened)
         assert again.is_empty and [log.log_end_offset for log in logs] == ends, (
             "a deleted key is not deleted again"
         )
         clock.advance(86_400_001)
-        here.cleaner.clean_once()
+        opened.cleaner.clean_once()
         assert [record for log in logs for record in log] == []
 
 
 def test_many_keys_become_batches_that_the_log_accepts(tmp_path: Path) -> None:
     settings = {"max.message.bytes": "600", "segment.bytes": "100000"}
-    with open_at(tmp_path, topic=settings) as here:
-        log = here.manager["users", 0]
+    with open_at(tmp_path, topic=settings) as opened:
+        log = opened.manager["users", 0]
         for number in range(100):
             append(log, [NewRecord(key=b"%03d" % number * (number % 40 + 1), value=b"v")], now_ms=NOW)
-        assert empty(here).is_empty
+        assert empty(opened).is_empty
         assert sum(record.value is None for record in log) == 100
 
 
 @pytest.mark.parametrize("policy", ["compact", "delete", "compact,delete"])
 def test_truncation_moves_the_log_start_whatever_the_policy(tmp_path: Path, policy: str) -> None:
-    with open_at(tmp_path, topic={"cleanup.policy": policy}) as here:
-        log = here.manager["users", 0]
+    with open_at(tmp_path, topic={"cleanup.policy": policy}) as opened:
+        log = opened.manager["users", 0]
         write(log, 40)
-        planned, done = empty(here, TRUNCATE, dry_run=True), empty(here, TRUNCATE)
+        planned, emptied = empty(opened, TRUNCATE, dry_run=True), empty(opened, TRUNCATE)
         assert planned.partitions[0].keys == 5 and "tombstones" in planned.notes[0]
-        (partition,) = done.partitions
-        assert done.is_empty and (partition.records, partition.log_start_offset) == (40, 40)
+        (partition,) = emptied.partitions
+        assert emptied.is_empty and (partition.records, partition.log_start_offset) == (40, 40)
         assert partition.bytes_after == log.size == 0
         assert list(log) == [] and log.log_start_offset == log.log_end_offset == 40
         assert files_with(tmp_path, b"v" * 50) == []
         write(log, 1)
         assert [record.offset for record in log] == [40]
-    with open_at(tmp_path) as here:
-        assert [record.offset for record in here.manager["users", 0]] == [40]
+    with open_at(tmp_path) as opened:
+        assert [record.offset for record in opened.manager["users", 0]] == [40]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_tiered_topic_is_not_empty_in_its_remote_storage(tmp_path: Path, dry_run: bool) -> None:
     """Truncation moves the log start; only the broker deletes the remote segments below it."""
-    with open_at(tmp_path) as here:
-        here.manager.topics.create("tiered", 1, {"cleanup.policy": "delete", "remote.storage.enable": "true"})
+    with open_at(tmp_path) as opened:
+        opened.manager.topics.create(
+            "tiered", 1, {"cleanup.policy": "delete", "remote.storage.enable": "true"}
+        )
         for topic, is_tiered in (("users", False), ("tiered", True)):
-            notes = empty_topic(here, ACTOR, topic, TRUNCATE, dry_run=dry_run).notes
+            notes = empty_topic(opened, ACTOR, topic, TRUNCATE, dry_run=dry_run).notes
             assert any("remote storage keep their records" in note for note in notes) is is_tiered
 
 
 def test_what_is_appended_while_a_topic_is_truncated_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with open_at(tmp_path) as here:
-        write(here.manager["users", 0], 3)
-        monkeypatch.setattr(here.manager, "remove_leftovers", lambda _: write(here.manager["users", 0], 1))
-        done = empty(here, TRUNCATE)
-        (partition,) = done.partitions
-        assert partition.not_removed is not None and not done.is_empty
+    with open_at(tmp_path) as opened:
+        write(opened.manager["users", 0], 3)
+        monkeypatch.setattr(
+            opened.manager, "remove_leftovers", lambda _: write(opened.manager["users", 0], 1)
+        )
+        emptied = empty(opened, TRUNCATE)
+        (partition,) = emptied.partitions
+        assert partition.not_removed is not None and not emptied.is_empty
         assert partition.not_removed.reason == "records from offset 3 on were appended meanwhile"
-        assert "stop what writes" in done.sentence
+        assert "stop what writes" in emptied.sentence
 
 
 def test_records_are_still_not_deleted_by_offset_from_a_compacted_topic(tmp_path: Path) -> None:
-    with open_at(tmp_path) as here:
-        write(here.manager["users", 0], 2)
+    with open_at(tmp_path) as opened:
+        write(opened.manager["users", 0], 2)
         with pytest.raises(PolicyViolationError):
-            here.manager.delete_records(USERS, -1)
+            opened.manager.delete_records(USERS, -1)
 
 
 def test_what_holds_the_values_is_said(tmp_path: Path) -> None:
-    with open_at(tmp_path, topic={"min.compaction.lag.ms": "60000"}) as here:
-        write(here.manager["users", 0], 3)
-        done = empty(here)
-        (partition,) = done.partitions
-        assert not done.is_empty and partition.not_removed is not None
+    with open_at(tmp_path, topic={"min.compaction.lag.ms": "60000"}) as opened:
+        write(opened.manager["users", 0], 3)
+        emptied = empty(opened)
+        (partition,) = emptied.partitions
+        assert not emptied.is_empty and partition.not_removed is not None
         assert (
             partition.not_removed.until_ms == NOW + 60_000
             and "min.compaction.lag.ms" in partition.not_removed.reason
         )
-        assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
+        assert opened.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
         assert partition.keys_after == 0, "readers see the tombstones already"
 
 
@@ -146,61 +150,61 @@ def no_engine() -> InProcessEngine:
 def test_a_topic_that_was_not_cleaned_is_not_empty(tmp_path: Path, obstacle: str) -> None:
     """Readers see only tombstones then, but the values are in the files."""
     with contextlib.ExitStack() as stack:
-        here = stack.enter_context(open_at(tmp_path))
-        write(here.manager["users", 0], 3)
+        opened = stack.enter_context(open_at(tmp_path))
+        write(opened.manager["users", 0], 3)
         if obstacle == "no engine":
-            cleaner = stack.enter_context(LogCleaner(here.manager, no_engine))
-            done = empty(replace(here, cleaner=cleaner))
+            cleaner = stack.enter_context(LogCleaner(opened.manager, no_engine))
+            emptied = empty(replace(opened, cleaner=cleaner))
         else:  # such as an erasure, which searches meanwhile
-            with here.manager.files_at_rest(USERS):
-                done = empty(here)
-        (partition,) = done.partitions
+            with opened.manager.files_at_rest(USERS):
+                emptied = empty(opened)
+        (partition,) = emptied.partitions
         assert partition.keys_after == 0 and partition.not_removed is not None
         assert "was not cleaned" in partition.not_removed.reason
-        assert not done.is_empty and "is not empty yet" in done.sentence
-        assert here.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
-        assert empty(here).is_empty
+        assert not emptied.is_empty and "is not empty yet" in emptied.sentence
+        assert opened.changes.newest()[0].outcome == f"held: {partition.not_removed.reason}"
+        assert empty(opened).is_empty
 
 
 def test_an_open_transaction_keeps_its_records(tmp_path: Path) -> None:
-    with open_at(tmp_path) as here:
-        log = here.manager["users", 0]
+    with open_at(tmp_path) as opened:
+        log = opened.manager["users", 0]
         write(log, 3, keys=3)
         writer = TransactionalWriter(log, 7)
         writer.put("k0", "aborted")
         writer.end(commit=False)  # so k0 still has its value
         writer.put("k9", "open")
-        done = empty(here)
-        assert done.partitions[0].keys == 3
+        emptied = empty(opened)
+        assert emptied.partitions[0].keys == 3
         assert (
-            done.partitions[0].not_removed is not None
-            and "transaction" in done.partitions[0].not_removed.reason
+            emptied.partitions[0].not_removed is not None
+            and "transaction" in emptied.partitions[0].not_removed.reason
         )
         writer.end(commit=True)
-        assert empty(here).is_empty
+        assert empty(opened).is_empty
         assert {record.key: record.value for record in log} == dict.fromkeys([b"k0", b"k1", b"k2", b"k9"])
 
 
-def test_a_ledger_is_named(tmp_path: Path) -> None:
-    with open_at(tmp_path) as here:
-        log = here.manager["users", 0]
+def test_a_ledger_that_keeps_the_values_is_named(tmp_path: Path) -> None:
+    with open_at(tmp_path) as opened:
+        log = opened.manager["users", 0]
         write(log, 5)
         log.flush()
-        TwoPhaseCompactor(InProcessCompactionEngine(1), clock=here.manager.clock).compact(log)
+        TwoPhaseCompactor(InProcessCompactionEngine(1), clock=opened.manager.clock).compact(log)
         for mode, says in ((TOMBSTONES, "compact-topic"), (TRUNCATE, "--reset")):
-            assert says in empty(here, mode, dry_run=True).notes[-1]
+            assert says in empty(opened, mode, dry_run=True).notes[-1]
 
 
 def test_an_empty_topic_is_emptied(tmp_path: Path) -> None:
-    with open_at(tmp_path) as here:
+    with open_at(tmp_path) as opened:
         for mode in MODES:
-            done = empty(here, mode)
-            assert done.is_empty and [partition.keys_after or 0 for partition in done.partitions] == [0]
+            emptied = empty(opened, mode)
+            assert emptied.is_empty and [partition.keys_after or 0 for partition in emptied.partitions] == [0]
 
 
 def test_an_interrupted_run_is_completed_by_the_next(tmp_path: Path) -> None:
-    with open_at(tmp_path, partitions=2) as here:
-        for log in here.manager["users"].logs():
+    with open_at(tmp_path, partitions=2) as opened:
+        for log in opened.manager["users"].logs():
             write(log, 5)
 
         def stop(_: str, stage: str, done: int, total: int) -> None:
@@ -208,11 +212,11 @@ def test_an_interrupted_run_is_completed_by_the_next(tmp_path: Path) -> None:
                 raise JobCancelledError("the job was cancelled")
 
         with pytest.raises(JobCancelledError):
-            empty_topic(here, ACTOR, "users", TOMBSTONES, progress=stop)
-        ends = [log.log_end_offset for log in here.manager["users"].logs()]
-        assert empty(here).is_empty
-        assert [log.log_end_offset for log in here.manager["users"].logs()] == ends
-        changes = here.changes.all_of(EMPTY, "users")
+            empty_topic(opened, ACTOR, "users", TOMBSTONES, progress=stop)
+        ends = [log.log_end_offset for log in opened.manager["users"].logs()]
+        assert empty(opened).is_empty
+        assert [log.log_end_offset for log in opened.manager["users"].logs()] == ends
+        changes = opened.changes.all_of(EMPTY, "users")
         assert [change.outcome for change in changes] == ["failed: the job was cancelled", "done"]
         assert changes[0].after == {"mode": "tombstones"} and changes[0].before["records"] == [5, 5]
 
@@ -224,25 +228,28 @@ def test_what_cannot_be_recorded_is_not_done(
     def full(line: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with open_at(tmp_path) as here:
-        write(here.manager["users", 0], 3)
-        monkeypatch.setattr(here.changes, "_append", full)
+    with open_at(tmp_path) as opened:
+        write(opened.manager["users", 0], 3)
+        monkeypatch.setattr(opened.changes, "_append", full)
         with pytest.raises(StorageError, match="not recorded"):
-            empty(here, mode)
-        assert here.manager["users", 0].log_end_offset == 3 and here.manager["users", 0].log_start_offset == 0
+            empty(opened, mode)
+        assert (
+            opened.manager["users", 0].log_end_offset == 3
+            and opened.manager["users", 0].log_start_offset == 0
+        )
 
 
-def test_topics_that_are_not_emptied(tmp_path: Path) -> None:
-    with open_at(tmp_path) as here:
-        here.manager.topics.create("events", 1, {"cleanup.policy": "delete"})
-        here.manager.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"})
+def test_topics_that_must_not_be_emptied_are_refused(tmp_path: Path) -> None:
+    with open_at(tmp_path) as opened:
+        opened.manager.topics.create("events", 1, {"cleanup.policy": "delete"})
+        opened.manager.topics.create("__consumer_offsets", 1, {"cleanup.policy": "compact"})
         refused: list[tuple[type[Exception], Callable[[], object]]] = [
-            (PolicyViolationError, lambda: empty_topic(here, ACTOR, "events", TOMBSTONES)),
-            (PolicyViolationError, lambda: empty_topic(here, ACTOR, "__consumer_offsets", TRUNCATE)),
-            (UnknownTopicError, lambda: empty_topic(here, ACTOR, "nobody", TRUNCATE)),
-            (UsageError, lambda: empty_topic(here, ACTOR, "users", "burn")),
+            (PolicyViolationError, lambda: empty_topic(opened, ACTOR, "events", TOMBSTONES)),
+            (PolicyViolationError, lambda: empty_topic(opened, ACTOR, "__consumer_offsets", TRUNCATE)),
+            (UnknownTopicError, lambda: empty_topic(opened, ACTOR, "nobody", TRUNCATE)),
+            (UsageError, lambda: empty_topic(opened, ACTOR, "users", "burn")),
         ]
         for kind, call in refused:
             with pytest.raises(kind):
                 call()
-        assert here.changes.newest() == []
+        assert opened.changes.newest() == []

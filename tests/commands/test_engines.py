@@ -12,15 +12,15 @@ from siltstone.commands.engines import parse_spark_conf, uses_spark
 from tests.support.errors import raises_error
 
 
-def test_settings_of_spark() -> None:
-    given = ["spark.executor.memory=4g", "spark.x=", "spark.hadoop.a=b=c", "spark.x="]
-    wanted = {"spark.executor.memory": "4g", "spark.x": "", "spark.hadoop.a": "b=c"}
-    assert parse_spark_conf(given) == wanted
+def test_spark_settings_are_split_at_their_first_equals_sign() -> None:
+    arguments = ["spark.executor.memory=4g", "spark.x=", "spark.hadoop.a=b=c", "spark.x="]
+    expected = {"spark.executor.memory": "4g", "spark.x": "", "spark.hadoop.a": "b=c"}
+    assert parse_spark_conf(arguments) == expected
     assert parse_spark_conf(()) == {}
 
 
 @pytest.mark.parametrize(
-    ("given", "about"),
+    ("arguments", "about"),
     [
         (["spark.executor.memory"], "not a setting"),
         (["executor.memory=4g"], "not a setting"),
@@ -30,11 +30,11 @@ def test_settings_of_spark() -> None:
         (["spark.master=yarn"], "spark.master"),
     ],
 )
-def test_what_is_none_is_refused(given: list[str], about: str) -> None:
+def test_wrong_spark_settings_are_refused(arguments: list[str], about: str) -> None:
     with raises_error(
         UsageError, path="--spark-conf", about=about, advice="pass" if about != "twice" else ""
     ):
-        parse_spark_conf(given)
+        parse_spark_conf(arguments)
 
 
 @pytest.mark.parametrize("name", ["hadoop.fs.s3a.secret.key", "spark.ssl.keyPassword ", "spark.password"])
@@ -60,7 +60,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_done(tmp_path: Path, name
         opened.topics.create("users", partitions=1)
     wrong = {"engine": "process", "spark_conf": {"executor.memory": "4g"}}
     places = [logs, logs] if name == "verify" else [logs]
-    given = {**wrong, "out": tmp_path / "out"} if name == "clean" else wrong
+    options = {**wrong, "out": tmp_path / "out"} if name == "clean" else wrong
     with raises_error(UsageError, path="--spark-conf", about="executor.memory"):
-        getattr(st, name)(*places, **given)
+        getattr(st, name)(*places, **options)
     assert not (tmp_path / "out").exists()

@@ -32,20 +32,20 @@ class Elements(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
 
 
 def _elements(text: str) -> Elements:
-    found = Elements()
-    found.feed(text)
-    return found
+    parser = Elements()
+    parser.feed(text)
+    return parser
 
 
 @pytest.fixture
@@ -74,14 +74,16 @@ def hostile(tmp_path: Path) -> Explanation:
 def test_keys_that_look_like_markup_stay_text(hostile: Explanation) -> None:
     text = page(hostile)
     assert hostile.logs[0].status == "would_clean" and len(hostile.logs[0].keys.hottest_keys) == len(HOSTILE)
-    found = _elements(text)
-    tags = {tag for tag, _ in found.found}
+    parsed = _elements(text)
+    tags = {tag for tag, _ in parsed.elements}
     assert not tags & {"script", "img", "iframe", "link", "object", "embed", "form", "a", "base"}
-    assert "<script>alert(1)</script> (25 B)" in found.text
+    assert "<script>alert(1)</script> (25 B)" in parsed.text
     assert not any(
-        name.startswith("on") or name in ("src", "href") for _, each in found.found for name in each
+        name.startswith("on") or name in ("src", "href")
+        for _, attributes in parsed.elements
+        for name in attributes
     )
-    assert not any(ord(each) < 32 and each != "\n" for each in text)
+    assert not any(ord(character) < 32 and character != "\n" for character in text)
 
 
 def test_the_page_loads_nothing_from_elsewhere(hostile: Explanation) -> None:
@@ -104,7 +106,7 @@ def test_every_plot_is_well_formed_xml_with_a_title(golden: Path, tmp_path: Path
                 assert float(box.get("x", "0")) >= 0 and right <= width + 0.1
                 assert float(box.get("y", "0")) + float(box.get("height", "0")) <= height + 0.1
             for area in tree.iter("polygon"):
-                points = [tuple(map(float, each.split(","))) for each in area.get("points", "").split()]
+                points = [tuple(map(float, pair.split(","))) for pair in area.get("points", "").split()]
                 assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
 
 
@@ -113,10 +115,10 @@ def test_the_bar_of_a_hot_key_shows_what_is_kept_of_all_its_records(hostile: Exp
     (plot,) = re.findall(r"<svg[^>]*records of the hottest keys.*?</svg>", text, re.DOTALL)
     widths = [float(box.get("width", "0")) for box in ElementTree.fromstring(plot).iter("rect")]
     keys = log.keys.hottest_keys
-    kept = [(key.records - key.superseded) / key.records for key in keys]
-    assert min(kept) < 0.5 and [
+    retained = [(key.records - key.superseded) / key.records for key in keys]
+    assert min(retained) < 0.5 and [
         part / whole for whole, part in zip(widths[::2], widths[1::2], strict=True)
-    ] == pytest.approx(kept, abs=0.02)
+    ] == pytest.approx(retained, abs=0.02)
 
 
 def test_masked_keys_are_not_on_the_page(golden: Path, tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_masked_keys_are_not_on_the_page(golden: Path, tmp_path: Path) -> None:
 
 def test_an_explanation_without_logs_has_a_page() -> None:
     text = page(Explanation(now_ms=1 << 62, passed_over=[("<i>", "&")], notes=["<u>"]))
-    assert {"i", "u"} & {tag for tag, _ in _elements(text).found} == set()
+    assert {"i", "u"} & {tag for tag, _ in _elements(text).elements} == set()
 
 
 def test_a_plot_without_data_is_empty() -> None:

@@ -48,8 +48,8 @@ def test_a_broker_is_a_log_directory_or_what_has_its_log_dirs_in_it(tmp_path: Pa
     (tmp_path / "two" / "linked").symlink_to(one)
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "a file").touch()
-    found = find_brokers([f"{tmp_path}/*"])
-    assert {broker.name: list(broker.directories.values()) for broker in found} == {
+    brokers = find_brokers([f"{tmp_path}/*"])
+    assert {broker.name: list(broker.directories.values()) for broker in brokers} == {
         "one": [one],
         "two": disks,
     }
@@ -138,7 +138,7 @@ def test_a_copy_inside_another_brokers_copy_is_refused(golden: Path, tmp_path: P
 
 def test_each_broker_is_cleaned_as_by_a_run_of_its_own(golden: Path, root: Root, tmp_path: Path) -> None:
     alone = stage(golden, "basic", tmp_path / "alone")
-    (wanted,) = alone.clean().results
+    (expected,) = alone.clean().results
     results = root.clean()
     assert statuses(results) == dict.fromkeys(NAMES, "cleaned")
     for name, staged in root.staged.items():
@@ -146,8 +146,8 @@ def test_each_broker_is_cleaned_as_by_a_run_of_its_own(golden: Path, root: Root,
         assert content == {path: facts[:2] for path, facts in logs_in(alone.directory).items()}
         totals = results[name].totals
         assert (totals.logs, totals.cleaned, totals.failed) == (1, 1, 0)
-        assert (totals.bytes_before, totals.bytes_after) == (wanted.bytes_before, wanted.bytes_after)
-        assert totals.removed == wanted.discarded.total()
+        assert (totals.bytes_before, totals.bytes_after) == (expected.bytes_before, expected.bytes_after)
+        assert totals.removed == expected.discarded.total()
         assert results[name].engine == "in-process" and results[name].now_ms == staged.request.now_ms
 
 
@@ -242,7 +242,7 @@ def test_a_broker_without_the_chosen_topics_is_not_touched(golden: Path, tmp_pat
 # At one time, and their memory and space.
 
 
-def test_so_many_brokers_are_cleaned_at_one_time_and_no_more(golden: Path, tmp_path: Path) -> None:
+def test_as_many_brokers_are_cleaned_at_one_time_as_allowed_and_no_more(golden: Path, tmp_path: Path) -> None:
     root = Root(golden, tmp_path / "root", [f"broker{number}" for number in range(6)])
     pairs, running, most, guard = threading.Barrier(2, timeout=60), 0, 0, threading.Lock()
 
@@ -265,26 +265,34 @@ def test_so_many_brokers_are_cleaned_at_one_time_and_no_more(golden: Path, tmp_p
 
 
 def test_brokers_of_one_file_system_share_its_space(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
+    limits: list[int | None] = []
 
     def cleaned(request: CleanRequest, **named: Any) -> CleanOutcome:
-        asked.append(request.max_extra_bytes)
+        limits.append(request.max_extra_bytes)
         return CleanOutcome(run="", results=[])
 
     monkeypatch.setattr(cleaning, "clean", cleaned)
     monkeypatch.setattr(files, "free_space", lambda path: files.FreeSpace(8000, None))
-    for at_once, limit, wanted in ((2, None, 1000), (2, 500, 250), (9, 300, 100), (1, None, None), (1, 7, 7)):
+    for at_once, limit, expected in (
+        (2, None, 1000),
+        (2, 500, 250),
+        (9, 300, 100),
+        (1, None, None),
+        (1, 7, 7),
+    ):
         root.clean(at_once=at_once, max_extra_bytes=limit)
-        assert asked == [wanted] * 3, (at_once, limit)
-        asked.clear()
+        assert limits == [expected] * 3, (at_once, limit)
+        limits.clear()
 
 
 def test_progress_counts_brokers_and_logs(root: Root) -> None:
-    seen: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     options = FleetOptions(fleet=[root.pattern], brokers_at_once=1)
-    fleet = Fleet(root.request(), options, engine=in_process, progress=lambda *done: seen.append(done))
+    fleet = Fleet(
+        root.request(), options, engine=in_process, progress=lambda *counts: reported.append(counts)
+    )
     fleet.clean()
-    assert seen == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
+    assert reported == [(0, 1), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3)]
 
 
 def test_an_engine_that_does_not_start_stops_the_run(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,11 +317,11 @@ class Stopping:
     """Interrupts after so many brokers, as Ctrl-C would."""
 
     def __init__(self, brokers: int) -> None:
-        self.left = brokers
+        self.remaining = brokers
 
     def __call__(self, result: BrokerResult, outcome: CleanOutcome) -> None:
-        self.left -= 1
-        if not self.left:
+        self.remaining -= 1
+        if not self.remaining:
             raise KeyboardInterrupt
 
 
@@ -322,12 +330,12 @@ def test_a_run_that_was_interrupted_continues_with_the_same_command(root: Root) 
     with pytest.raises(KeyboardInterrupt):
         fleet.clean(Stopping(1))
     assert [result.status for result in fleet.results] == ["cleaned"]
-    (done,) = (result.broker for result in fleet.results)
-    finished = listing(root.staged[done].directory)
+    (cleaned_broker,) = (result.broker for result in fleet.results)
+    finished = listing(root.staged[cleaned_broker].directory)
     results = root.clean()
-    assert results.pop(done).status == "nothing_to_do"
+    assert results.pop(cleaned_broker).status == "nothing_to_do"
     assert set(statuses(results).values()) == {"cleaned"}
-    assert listing(root.staged[done].directory) == finished
+    assert listing(root.staged[cleaned_broker].directory) == finished
 
 
 def test_finished_logs_are_skipped_whatever_the_dirty_ratio(root: Root) -> None:
@@ -371,8 +379,8 @@ def test_each_broker_has_an_audit_and_originals_which_undo_puts_back(root: Root,
     fleet = root.fleet(report=tmp_path / "audits", keep_originals=tmp_path / "keep")
     results = by_name(fleet.clean())
     assert sorted(path.name for path in (tmp_path / "audits").iterdir()) == [f"{name}.json" for name in NAMES]
-    kept = {name: tmp_path / "keep" / name / fleet.run for name in NAMES}
-    assert {name: result.kept for name, result in results.items()} == kept
+    originals = {name: tmp_path / "keep" / name / fleet.run for name in NAMES}
+    assert {name: result.kept for name, result in results.items()} == originals
     with next(iter(root.staged["broker2"].partition.glob("*.log"))).open("ab") as file:
         file.write(b"more")
     changed = listing(root.staged["broker2"].partition)

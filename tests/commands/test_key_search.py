@@ -33,29 +33,29 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
     topic = SearchedTopic(name=case.topic, logs=[log], directories=[root])
     keys = [key for key in {**values, **tombstones} if key is not None]
     total = 0
-    asked = keys[:: max(len(keys) // KEYS_ASKED, 1)]
-    for key, found in zip(asked, search_keys(topic, asked), strict=True):
-        assert {place.kind for place in found.places} == {LOG}
-        assert (found.values, found.tombstones) == (values[key], tombstones[key])
-        total += found.values + found.tombstones
+    searched_keys = keys[:: max(len(keys) // KEYS_ASKED, 1)]
+    for key, result in zip(searched_keys, search_keys(topic, searched_keys), strict=True):
+        assert {place.kind for place in result.places} == {LOG}
+        assert (result.values, result.tombstones) == (values[key], tombstones[key])
+        total += result.values + result.tombstones
     assert search_keys(topic, [b"\x00\x00\x00\x01"])[0].places == (), "the key of a marker is no key"
     return total
 
 
 @pytest.mark.parametrize("name", one_of_each_kind(CLEANED))
-def test_every_set(golden: Path, tmp_path: Path, name: str) -> None:
+def test_every_record_of_a_key_is_found_in_every_golden_set(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
-    assert sum(check_round(case, each, tmp_path / str(each.number)) for each in case.rounds[:2]) > 0
+    assert sum(check_round(case, round_, tmp_path / str(round_.number)) for round_ in case.rounds[:2]) > 0
 
 
 @pytest.mark.parametrize("name", TRANSACTIONS)
-def test_transactions(cleaned: Path, tmp_path: Path, name: str) -> None:
+def test_every_record_of_a_key_is_found_among_transactions(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
     assert check_round(case, case.rounds[0], tmp_path / "0") > 0
 
 
 @pytest.mark.parametrize("name", one_of_each_kind(OLD_FORMATS))
-def test_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
+def test_every_record_of_a_key_is_found_in_old_formats(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     rounds = old_format_rounds(case)[:2]
-    assert sum(check_round(case, each, tmp_path / str(each.number)) for each in rounds) > 0
+    assert sum(check_round(case, round_, tmp_path / str(round_.number)) for round_ in rounds) > 0

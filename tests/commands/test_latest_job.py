@@ -7,8 +7,8 @@ from typing import Any, cast
 from siltstone.commands.latest_job import _Budget
 
 
-class Told:
-    """A job's progress that keeps what it is told."""
+class RecordedProgress:
+    """A job's progress that records the bytes that are reported to it."""
 
     def __init__(self) -> None:
         self.bytes: list[tuple[int, int]] = []
@@ -21,9 +21,9 @@ class Told:
 
 
 def test_the_progress_is_up_to_the_end_of_the_reading_that_runs() -> None:
-    told = Told()
-    budget = _Budget(cast(Any, told), "users-0", 100)
+    progress = RecordedProgress()
+    budget = _Budget(cast(Any, progress), "users-0", 100)
     for spent in (0, 60, 100, 101, 200):
         budget.spent = spent
         assert not budget.is_over
-    assert told.bytes == [(0, 100), (60, 100), (100, 100), (101, 200), (200, 200)]
+    assert progress.bytes == [(0, 100), (60, 100), (100, 100), (101, 200), (200, 200)]

@@ -43,12 +43,12 @@ def test_the_example_of_a_test_passes(request: pytest.FixtureRequest) -> None:
 def test_a_program_and_a_test_with_the_examples_end_well(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     (tmp_path / "test_example.py").write_text(TEST, encoding="utf-8")
-    pytest_here = ["-m", "pytest", "-q", "-p", "siltstone.testing", "-p", "no:cacheprovider"]
+    pytest_arguments = ["-m", "pytest", "-q", "-p", "siltstone.testing", "-p", "no:cacheprovider"]
     environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins take seconds
-    for arguments in (["-W", "error", "program.py"], pytest_here):
+    for arguments in (["-W", "error", "program.py"], pytest_arguments):
         command = [sys.executable, *arguments]
-        done = subprocess.run(
+        completed = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert arguments is pytest_here or done.stdout == PRINTED
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        assert arguments is pytest_arguments or completed.stdout == PRINTED

@@ -60,10 +60,10 @@ RANKS = {"Alpha": 0, "beta": 1, "delta": 2, "gamma": 3}
 def test_a_long_list_says_the_same_and_makes_only_the_rows_that_are_shown(
     sort: str, descending: bool, contains: str, start: int
 ) -> None:
-    made = list[int]()
+    made_rows = list[int]()
 
     def make(number: int) -> Row:
-        made.append(number)
+        made_rows.append(number)
         return ROWS[number]
 
     rows = LongList(
@@ -78,7 +78,7 @@ def test_a_long_list_says_the_same_and_makes_only_the_rows_that_are_shown(
     query = ListQuery(sort=sort, descending=descending, contains=contains, start=start, count=2)
     page = list_rows(rows, COLUMNS, query)
     assert page == list_rows(ROWS, COLUMNS, query)
-    assert len(made) == len(page.rows)
+    assert len(made_rows) == len(page.rows)
     assert list(chosen_rows(rows, COLUMNS, query)) == list(chosen_rows(ROWS, COLUMNS, query))
     with pytest.raises(UsageError):
         list_rows(rows, COLUMNS, ListQuery(sort="shape"))

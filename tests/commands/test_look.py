@@ -66,7 +66,7 @@ def _state(root: Path) -> list[tuple[str, int, int, int]]:
     """Every name below, with inode, size and time."""
     paths = sorted([root, *root.rglob("*")])
     status = [(path, path.lstat()) for path in paths]
-    return [(str(path), it.st_ino, it.st_size, it.st_mtime_ns) for path, it in status]
+    return [(str(path), facts.st_ino, facts.st_size, facts.st_mtime_ns) for path, facts in status]
 
 
 def row(catalogue: Catalogue, name: str) -> PartitionRow:
@@ -114,7 +114,7 @@ def test_a_link_in_place_of_a_folder_of_ours_is_not_followed(root: Path, folder:
 
 
 @pytest.mark.skipif(not is_root(), reason="only root can give files away")
-def test_a_file_of_another_user_is_told_in_compacted_logs(root: Path) -> None:
+def test_a_file_of_another_user_is_reported_in_compacted_logs(root: Path) -> None:
     for name in LOGS:
         os.chown(root / name / ACTIVE, OTHER_USER, -1)
     catalogue, _ = looked(root)
@@ -150,7 +150,7 @@ def in_use(root: Path) -> Iterator[Path]:
         yield root
 
 
-def test_a_swap_in_a_directory_in_use_is_told_whatever_the_policy(in_use: Path) -> None:
+def test_a_swap_in_a_directory_in_use_is_reported_whatever_the_policy(in_use: Path) -> None:
     paths = [in_use / name / f"{ACTIVE}.swap" for name in LOGS]
     _, second = looked(in_use, lambda: [path.write_bytes(b"") for path in paths])
     for name in LOGS:
@@ -158,7 +158,7 @@ def test_a_swap_in_a_directory_in_use_is_told_whatever_the_policy(in_use: Path) 
         assert watched.state == "cleaning" and watched.reason.startswith("segments are being swapped")
 
 
-def test_a_cleaning_that_stages_files_in_a_directory_in_use_is_told(in_use: Path) -> None:
+def test_a_cleaning_that_stages_files_in_a_directory_in_use_is_reported(in_use: Path) -> None:
     staging = in_use / "users-0" / ".siltstone"
     _, second = looked(in_use, lambda: (staging / "run-1").mkdir(parents=True))
     assert row(second, "users-0").watched.state == "cleaning"
@@ -166,15 +166,15 @@ def test_a_cleaning_that_stages_files_in_a_directory_in_use_is_told(in_use: Path
 
 
 def test_a_look_lists_a_log_once_and_asks_each_file_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed, asked = list[str](), list[str]()
+    listed_paths, stat_paths = list[str](), list[str]()
     list_all, stat_of = files.list_all, files.stat
 
     def counted_list(path: Path, **options: object) -> object:
-        listed.append(str(path))
+        listed_paths.append(str(path))
         return list_all(path, **options)  # type: ignore[arg-type]
 
     def counted_stat(path: Path | str, **options: object) -> object:
-        asked.append(str(path))
+        stat_paths.append(str(path))
         return stat_of(path, **options)  # type: ignore[arg-type]
 
     watch = Watch([root], LogOptions(), ManualClock(NOW), for_catalogue=True)
@@ -182,8 +182,8 @@ def test_a_look_lists_a_log_once_and_asks_each_file_once(root: Path, monkeypatch
     monkeypatch.setattr(files, "stat", counted_stat)
     assert len(watch.snapshot().logs) == len(LOGS)
     for path in (str(root / "plain-0"), str(root / "users-0")):
-        assert listed.count(path) == 1
-        assert [other for other in asked if other.startswith(path)] == [path]
+        assert listed_paths.count(path) == 1
+        assert [stat_path for stat_path in stat_paths if stat_path.startswith(path)] == [path]
 
 
 def test_the_names_are_listed_again_if_and_only_if_one_has_changed(

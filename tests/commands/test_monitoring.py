@@ -58,7 +58,7 @@ def test_each_alert_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_nothing_is_replaced(tmp_path: Path, kind: str) -> None:
+def test_no_existing_file_is_replaced(tmp_path: Path, kind: str) -> None:
     assert len(write_monitoring(tmp_path / "new" / "folder")) == 2
     place = tmp_path / "siltstone-dashboard.json"
     if kind == "file":

@@ -55,16 +55,16 @@ def test_the_brokers_metadata_knows_how_many_partitions_there_are(
 ) -> None:
     directory, _ = stopped_broker  # has one of the two partitions
     with ReadOnlyLogs([directory]) as logs:
-        (here,) = logs.partitions_of("ledger")
-    own = next(key for key in map(b"%d".__mod__, range(99)) if partition_for_key(key, 2) == here)
-    others = next(key for key in map(b"%d".__mod__, range(99)) if partition_for_key(key, 2) != here)
+        (own_partition,) = logs.partitions_of("ledger")
+    own = next(key for key in map(b"%d".__mod__, range(99)) if partition_for_key(key, 2) == own_partition)
+    others = next(key for key in map(b"%d".__mod__, range(99)) if partition_for_key(key, 2) != own_partition)
     send(directory, "ledger", own)
     with raises_error(
-        UsageError, about=f"partition {1 - here} of the 2", advice="all of its log directories"
+        UsageError, about=f"partition {1 - own_partition} of the 2", advice="all of its log directories"
     ):
         send(directory, "ledger", others)
-    send(directory, "ledger", others, here)
-    assert keys_of(directory, "ledger", here)[-2:] == [own, others]
+    send(directory, "ledger", others, own_partition)
+    assert keys_of(directory, "ledger", own_partition)[-2:] == [own, others]
 
 
 @every_way

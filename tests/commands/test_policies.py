@@ -44,8 +44,8 @@ def set_id(partition: Path, number: int) -> None:
 
 
 def request(*directories: Path, **changes: Any) -> app.CleanRequest:
-    asked: dict[str, Any] = {"dry_run": True, "policy_from_metadata": True, "now_ms": 1_795_230_724_700}
-    return app.CleanRequest(directories=directories, **{**asked, **changes})
+    defaults: dict[str, Any] = {"dry_run": True, "policy_from_metadata": True, "now_ms": 1_795_230_724_700}
+    return app.CleanRequest(directories=directories, **{**defaults, **changes})
 
 
 def clean(*directories: Path, **changes: Any) -> dict[str, LogResult]:
@@ -180,7 +180,7 @@ def test_of_two_directories_with_a_topics_name_only_that_with_another_id_is_skip
     high.write_text("0\n2\nbasic 0 532\nbasic 1 532\n")
     write_cluster_metadata(directory, [topic("basic", BASIC), COMPACT, EAGER])
     results = clean(directory)
-    assert {name: each.status for name, each in results.items() if "basic" in name} == {
+    assert {name: result.status for name, result in results.items() if "basic" in name} == {
         "basic-0": "cleaned",
         "basic-1": "skipped",
     }
@@ -461,10 +461,10 @@ def test_the_metadata_is_used_without_a_flag_and_ignored_with_one(directory: Pat
 
 
 def test_a_setting_by_hand_does_not_make_an_unknown_policy_known(directory: Path) -> None:
-    given = {"policy_from_metadata": False, "topics": ["basic"]}
-    unknown = clean(directory, **given, config=["delete.retention.ms=5"])["basic-0"]
+    options = {"policy_from_metadata": False, "topics": ["basic"]}
+    unknown = clean(directory, **options, config=["delete.retention.ms=5"])["basic-0"]
     assert (unknown.status, unknown.reason) == ("skipped", POLICY_UNKNOWN)
-    known = clean(directory, **given, config=["cleanup.policy=delete"])["basic-0"]
+    known = clean(directory, **options, config=["cleanup.policy=delete"])["basic-0"]
     assert (known.status, known.reason) == ("skipped", "cleanup.policy=delete")
 
 
@@ -475,21 +475,21 @@ def test_damaged_metadata_is_refused_with_the_way_around_it(directory: Path) -> 
     data[len(data) // 2] ^= 1
     segment.write_bytes(data)
     before = listing(directory)
-    given = {"policy_from_metadata": False, "dry_run": False, "in_place": True}
-    refused(CorruptRecordError, directory, **given, path=segment, advice="--no-policy-from-metadata")
+    options = {"policy_from_metadata": False, "dry_run": False, "in_place": True}
+    refused(CorruptRecordError, directory, **options, path=segment, advice="--no-policy-from-metadata")
     assert listing(directory) == before
     by_hand = {"topics": ["basic"], "config": ["cleanup.policy=compact", "min.cleanable.dirty.ratio=0"]}
-    assert clean(directory, **given, **by_hand, no_policy_from_metadata=True)["basic-0"].status == "cleaned"
+    assert clean(directory, **options, **by_hand, no_policy_from_metadata=True)["basic-0"].status == "cleaned"
 
 
 def test_partitions_of_a_topic_with_different_ids_are_skipped(directory: Path) -> None:
     """One of them is left of a deleted topic; without the metadata nothing says which."""
     shutil.copytree(directory / "basic-0", directory / "basic-1")
-    given = {"policy_from_metadata": False, "topics": ["basic"], "config": ["cleanup.policy=compact"]}
-    assert {result.status for result in clean(directory, **given, high_watermark="end").values()} == {
+    options = {"policy_from_metadata": False, "topics": ["basic"], "config": ["cleanup.policy=compact"]}
+    assert {result.status for result in clean(directory, **options, high_watermark="end").values()} == {
         "cleaned"
     }
     set_id(directory / "basic-1", 9)
-    results = clean(directory, **given, high_watermark="end")
+    results = clean(directory, **options, high_watermark="end")
     assert {result.status for result in results.values()} == {"skipped"}
     assert topic_id(BASIC) in results["basic-0"].reason and topic_id(9) in results["basic-1"].reason

@@ -42,8 +42,8 @@ def with_settings(config: Config, change: Mapping[str, str]) -> Config:
     return config.with_topic_layer(parse_topic_config(change, "test"))
 
 
-def expiring(found: ChangePreview) -> list[int]:
-    return [segment.base_offset for partition in found.partitions for segment in partition.expiring]
+def expiring(previewed: ChangePreview) -> list[int]:
+    return [segment.base_offset for partition in previewed.partitions for segment in partition.expiring]
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,16 @@ def test_segments_of_a_preview_are_those_that_kafkas_retention_took(
     log = ReadOnlyLogs([golden_sets.stage_round(case, round_, tmp_path)], clock=ManualClock(now_ms))[where]
     keeping = with_settings(Config(), {"retention.ms": "-1"})
     facts = CleaningConditions(log=log, config=keeping, now_ms=now_ms)
-    found = preview(case.topic, [facts], with_settings(Config(), round_.command_config))
-    left = {int(item["file"][:20]) for item in round_.raw["listing_after"] if item["file"].endswith(".log")}
+    previewed = preview(case.topic, [facts], with_settings(Config(), round_.command_config))
+    remaining = {
+        int(item["file"][:20]) for item in round_.raw["listing_after"] if item["file"].endswith(".log")
+    }
     before = [segment.base_offset for segment in log.view.segments]
-    assert expiring(found) == [base for base in before if base not in left] != []
-    assert found.deletes_data and found.partitions[0].expires_already == 0
-    sizes = (round_.before / segment_file(base, "log") for base in expiring(found))
-    assert found.expiring_bytes == sum(path.stat().st_size for path in sizes)
-    assert any(" at the next check, within 5 min" in sentence for sentence in found.sentences)
+    assert expiring(previewed) == [base for base in before if base not in remaining] != []
+    assert previewed.deletes_data and previewed.partitions[0].expires_already == 0
+    sizes = (round_.before / segment_file(base, "log") for base in expiring(previewed))
+    assert previewed.expiring_bytes == sum(path.stat().st_size for path in sizes)
+    assert any(" at the next check, within 5 min" in sentence for sentence in previewed.sentences)
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -86,15 +88,15 @@ def test_a_change_then_takes_exactly_the_segments_of_its_preview(
         for number in range(60):
             write(manager[USERS], 1, timestamp=NOW - 10_000 + 200 * number)
         manager.flush()
-        found = changed(manager, change, log=None if is_open else ReadOnlyLogs([tmp_path])[USERS])
+        previewed = changed(manager, change, log=None if is_open else ReadOnlyLogs([tmp_path])[USERS])
         manager.topics.alter("users", change)
         taken = manager.upkeep.delete_old_segments().get("users-0", ())
-        assert [deletion.base_offset for deletion in taken] == expiring(found)
+        assert [deletion.base_offset for deletion in taken] == expiring(previewed)
         if "86400000000" not in change.values():
-            assert taken and found.deletes_data
+            assert taken and previewed.deletes_data
 
 
-def test_what_goes_already_is_counted_apart(tmp_path: Path) -> None:
+def test_segments_that_expire_already_are_counted_apart(tmp_path: Path) -> None:
     with serving(tmp_path, topic={"cleanup.policy": "delete", "retention.bytes": "5000"}) as (manager, _):
         write(manager[USERS], 60)
         less, same = (changed(manager, {"retention.bytes": size}) for size in ("3000", "5000"))
@@ -118,10 +120,10 @@ def test_keyless_records_of_a_change_to_compact_are_counted_exactly(tmp_path: Pa
         for key in (None, b"k1", None):
             log.append(batch_of([NewRecord(key=key, value=b"later", timestamp=NOW)], "producer", NOW))
         manager.flush()
-        found = changed(manager, {"cleanup.policy": "compact"})
-        (part,) = found.partitions
-        assert found.deletes_data and part.is_due and not part.was_due
-        assert part.first_uncleanable_offset == 42 and "begins to compact" in " ".join(found.sentences)
+        previewed = changed(manager, {"cleanup.policy": "compact"})
+        (part,) = previewed.partitions
+        assert previewed.deletes_data and part.is_due and not part.was_due
+        assert part.first_uncleanable_offset == 42 and "begins to compact" in " ".join(previewed.sentences)
         counts = count_kinds(log, part.first_uncleanable_offset)
         assert (counts.keyless, counts.keyless_later) == (14, 2)
         assert counts == count_kinds(ReadOnlyLogs([tmp_path])[USERS], part.first_uncleanable_offset)
@@ -135,7 +137,7 @@ def test_keyless_records_of_a_change_to_compact_are_counted_exactly(tmp_path: Pa
 
 def test_keyless_records_of_the_golden_set_are_counted_exactly(golden: Path, tmp_path: Path) -> None:
     case = golden_sets.load_case(golden, "keyless")
-    round_ = next(one for one in case.rounds if one.cleaned)
+    round_ = next(round_ for round_ in case.rounds if round_.cleaned)
     assert round_.now_ms is not None
     root = golden_sets.stage_round(case, round_, tmp_path)
     log = ReadOnlyLogs([root], clock=ManualClock(round_.now_ms))[TopicPartition(case.topic, case.partition)]
@@ -158,9 +160,9 @@ def test_logs_become_due_and_stop_being_due(tmp_path: Path) -> None:
         manager[USERS].roll()
         manager.flush()
         for change in ({"min.cleanable.dirty.ratio": "0.1"}, {"max.compaction.lag.ms": "1"}):
-            found = changed(manager, change, now_ms=NOW + 2)
-            assert (found.partitions[0].was_due, found.partitions[0].is_due) == (False, True)
-            assert "1 log becomes due for a cleaning." in found.sentences and not found.deletes_data
+            previewed = changed(manager, change, now_ms=NOW + 2)
+            assert (previewed.partitions[0].was_due, previewed.partitions[0].is_due) == (False, True)
+            assert "1 log becomes due for a cleaning." in previewed.sentences and not previewed.deletes_data
         manager.topics.alter("users", {"min.cleanable.dirty.ratio": "0.1"})
         for change in ({"min.cleanable.dirty.ratio": "0.9"}, {"min.compaction.lag.ms": "5000"}):
             assert "1 log stops being due for a cleaning." in changed(manager, change).sentences
@@ -170,7 +172,7 @@ def test_logs_become_due_and_stop_being_due(tmp_path: Path) -> None:
         assert changed(manager, {"min.cleanable.dirty.ratio": "0.9"}).partitions[0].was_due
 
 
-def test_active_segments_that_the_next_append_rolls(tmp_path: Path) -> None:
+def test_active_segments_that_the_next_append_rolls_are_counted(tmp_path: Path) -> None:
     with serving(tmp_path, topic={"segment.bytes": "100000", "segment.ms": "50000"}) as (manager, _):
         log = manager[USERS]
         write(log, 5)
@@ -180,17 +182,17 @@ def test_active_segments_that_the_next_append_rolls(tmp_path: Path) -> None:
             ({"segment.ms": "1000"}, False),
             ({"segment.ms": "999"}, True),
         ):
-            found = changed(manager, change, now_ms=NOW + 1000)
-            assert found.partitions[0].rolls == rolls and not found.partitions[0].rolled
+            previewed = changed(manager, change, now_ms=NOW + 1000)
+            assert previewed.partitions[0].rolls == rolls and not previewed.partitions[0].rolled
             rolled = "1 active segment" if rolls else "0 active segments"
-            assert f"The next append rolls {rolled} that" in " ".join(found.sentences)
+            assert f"The next append rolls {rolled} that" in " ".join(previewed.sentences)
         # And so it comes.
         manager.topics.alter("users", {"segment.bytes": "600"})
         write(log, 1)
         assert len(log.view.segments) == 2
 
 
-def test_the_threshold_of_compaction_beside(tmp_path: Path) -> None:
+def test_a_changed_compaction_threshold_says_whether_the_log_is_over_it(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, _):
         write(manager[USERS], 5)
         size = manager[USERS].size
@@ -212,21 +214,21 @@ def test_stamped_tombstones_keep_their_horizon(tmp_path: Path) -> None:
         after = with_settings(facts.config, {"delete.retention.ms": "1"})
         assert preview("users", [facts], after, counter=counter).stamped_batches is None
         counter.counts_of(facts.log)
-        found = preview("users", [facts], after, counter=counter)
-        assert (found.stamped_batches, found.newest_horizon_ms) == (3, NOW + DAY_MS)
-        assert "the 3 batches that have one keep it" in " ".join(found.sentences)
+        previewed = preview("users", [facts], after, counter=counter)
+        assert (previewed.stamped_batches, previewed.newest_horizon_ms) == (3, NOW + DAY_MS)
+        assert "the 3 batches that have one keep it" in " ".join(previewed.sentences)
         counts = count_kinds(facts.log, facts.range.end)
         assert (counts.stamped_tombstones, counts.unstamped_tombstones) == (3, 2)
 
 
-def test_contradictions_and_damage_are_told(tmp_path: Path) -> None:
+def test_contradictions_and_damage_are_reported(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, _):
         write(manager[USERS], 30)
         manager.flush()
         change = {"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"}
-        found = changed(manager, change)
-        assert found.contradiction is not None and found.contradiction in found.sentences[0]
-        assert json.loads(json.dumps(found.to_json()))["contradiction"] == found.contradiction
+        previewed = changed(manager, change)
+        assert previewed.contradiction is not None and previewed.contradiction in previewed.sentences[0]
+        assert json.loads(json.dumps(previewed.to_json()))["contradiction"] == previewed.contradiction
         facts = conditions_in(manager)
         with pytest.raises(UsageError, match="no partition"):
             preview("users", [], facts.config)
@@ -235,11 +237,11 @@ def test_contradictions_and_damage_are_told(tmp_path: Path) -> None:
             segment.path().unlink()
         (part,) = preview("users", [looked], with_settings(facts.config, {"segment.ms": "1"})).partitions
         assert part.problem is None, "no file is read for it"
-        found = preview("users", [looked], with_settings(facts.config, {"max.compaction.lag.ms": "1"}))
-        assert found.partitions[0].problem is not None and not found.deletes_data
+        previewed = preview("users", [looked], with_settings(facts.config, {"max.compaction.lag.ms": "1"}))
+        assert previewed.partitions[0].problem is not None and not previewed.deletes_data
 
 
-def test_of_a_partition_that_cannot_be_read_it_is_not_said_that_nothing_goes(tmp_path: Path) -> None:
+def test_a_partition_that_cannot_be_read_is_not_reported_to_lose_nothing(tmp_path: Path) -> None:
     topic = {"cleanup.policy": "delete", "retention.ms": "-1"}
     with serving(tmp_path, topic=topic) as (manager, _):
         write(manager[USERS], 60, timestamp=NOW - DAY_MS)
@@ -249,9 +251,9 @@ def test_of_a_partition_that_cannot_be_read_it_is_not_said_that_nothing_goes(tmp
     for segment in looked.log.view.segments:
         for kind in ("log", "timeindex"):
             (tmp_path / "users-0" / segment_file(segment.base_offset, kind)).unlink()
-    found = preview("users", [looked], with_settings(facts.config, {"retention.ms": "1"}))
-    problem = found.partitions[0].problem
-    assert problem is not None and found.deletes_data and not expiring(found)
-    assert found.sentences == [
+    previewed = preview("users", [looked], with_settings(facts.config, {"retention.ms": "1"}))
+    problem = previewed.partitions[0].problem
+    assert problem is not None and previewed.deletes_data and not expiring(previewed)
+    assert previewed.sentences == [
         f"What it would do to 1 partition is not known, since files cannot be read: partition 0: {problem}."
     ]

@@ -80,6 +80,6 @@ def test_a_group_is_what_the_broker_says() -> None:
     assert second == GroupOffset(topic_partition=orders[1], member_id="m-1")
 
 
-def test_a_group_that_is_not_there() -> None:
+def test_a_group_that_the_broker_does_not_know_is_an_error() -> None:
     with pytest.raises(UnknownGroupError):
         read_groups(cast("RemoteBroker", Broker()), ["nope"])

@@ -30,17 +30,19 @@ class Broker(RemoteBroker):
     (negative: of the client). ``asked``: the partitions whose records it was to delete."""
 
     def __init__(self, ends: Mapping[int, object], deleted: Mapping[int, object] = {}) -> None:
-        self.client, self.asked = cast("Any", self), list[int]()
+        self.client, self.requested = cast("Any", self), list[int]()
         self._ends, self._deleted = ends, deleted
 
-    def list_offsets(self, wanted: Mapping[ClientPartition, object], **_: object) -> dict[Any, Future[Any]]:
-        return {where: answered(self._ends[where.partition]) for where in wanted}
+    def list_offsets(
+        self, partitions: Mapping[ClientPartition, object], **_: object
+    ) -> dict[Any, Future[Any]]:
+        return {where: answered(self._ends[where.partition]) for where in partitions}
 
     def delete_records(self, *arguments: Any, **options: Any) -> Any:
         if "request_timeout" not in options:
             return super().delete_records(*arguments, **options)
         (where,) = arguments[0]
-        self.asked.append(where.partition)
+        self.requested.append(where.partition)
         return {where: answered(self._deleted[where.partition])}
 
     def topic(self, name: str) -> TopicDescription:
@@ -67,13 +69,13 @@ def test_a_partition_without_a_leader_hides_the_offset_of_no_other() -> None:
 
 def test_what_was_deleted_is_said_whatever_the_other_partitions_answer() -> None:
     broker = Broker({}, {0: KafkaError.TOPIC_AUTHORIZATION_FAILED, 1: at(5)})
-    refused, done = broker.delete_records({T0: 5, T1: 5})
+    refused, deleted = broker.delete_records({T0: 5, T1: 5})
     assert "TOPIC_AUTHORIZATION_FAILED" in str(refused.failure)
-    assert (done.offset, done.failure) == (5, None)
+    assert (deleted.offset, deleted.failure) == (5, None)
     # A broker that does not answer is not asked for each of the others.
     broker = Broker({}, {0: at(5), 1: KafkaError._TIMED_OUT})
     results = broker.delete_records({T0: 5, T1: 5, TopicPartition("u", 0): 5})
-    assert results[0].offset == 5 and broker.asked == [0, 1]
+    assert results[0].offset == 5 and broker.requested == [0, 1]
     assert all("(BROKER_UNREACHABLE)" in str(result.failure) for result in results[1:])
 
 
@@ -86,7 +88,7 @@ def test_a_topic_whose_ends_are_not_known_is_not_said_to_be_empty(monkeypatch: p
     """The ends say whether a transaction is open. Records of one were not read, so they are not removed."""
     monkeypatch.setattr(remote_emptying._LiveKeys, "read", lambda *_: None)
     monkeypatch.setattr(remote_emptying, "_write_tombstones", lambda *_: None)
-    done = remote_emptying.empty_at(Broker({0: KafkaError.KAFKA_STORAGE_ERROR, 1: at(7)}), "t", TOMBSTONES)
-    assert not done.is_empty
-    held, empty = (partition.not_removed for partition in done.partitions)
+    emptied = remote_emptying.empty_at(Broker({0: KafkaError.KAFKA_STORAGE_ERROR, 1: at(7)}), "t", TOMBSTONES)
+    assert not emptied.is_empty
+    held, empty = (partition.not_removed for partition in emptied.partitions)
     assert empty is None and held is not None and "Disk error" in held.reason

@@ -47,7 +47,9 @@ def test_the_settings_after_a_change_are_waited_for() -> None:
     assert (change.before, change.after) == (OLD, NEW)
 
 
-def test_a_broker_that_shows_no_change_and_one_that_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_is_not_shown_or_changes_nothing_is_not_waited_for_forever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(remote, "CHANGED_SECONDS", 0)
     assert LateBroker(OLD).alter_topic_settings("t", ["flush.ms=6"], []).after == OLD
     same = LateBroker(OLD)
@@ -78,7 +80,7 @@ def test_a_new_topic_is_waited_for() -> None:
     assert (created.status, created.topic_id, created.partitions) == ("created", "a-b_c", 2)
 
 
-def test_a_new_topic_that_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_topic_that_the_broker_does_not_show_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CHANGED_SECONDS", 0.01)
     with pytest.raises(UnknownTopicError, match="is created, but the broker does not show it yet"):
         CreatingBroker(late=1_000_000).create_topic("t", 2, {})

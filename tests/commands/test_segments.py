@@ -34,28 +34,28 @@ def test_sections_of_a_real_brokers_log_have_the_bytes_that_the_cleaner_counts(
     where = TopicPartition("lagged", 0)
     write_checkpoint(stopped_broker[1] / "cleaner-offset-checkpoint", {("lagged", 0): 307})
     watched = watched_logs(*stopped_broker)[where]
-    found = segments_of(ReadOnlyLogs(stopped_broker)[where], watched, None)
-    assert watched.snapshot is not None and found.size == watched.snapshot.size
+    page = segments_of(ReadOnlyLogs(stopped_broker)[where], watched, None)
+    assert watched.snapshot is not None and page.size == watched.snapshot.size
     bounds = watched.snapshot.range
-    sections = {row.base_offset: row.section for row in found.segments}
-    assert found.marks.cleaner_checkpoint == 307 and found.marks.first_uncleanable == bounds.end
+    sections = {row.base_offset: row.section for row in page.segments}
+    assert page.marks.cleaner_checkpoint == 307 and page.marks.first_uncleanable == bounds.end
     assert all(section == CLEAN for base, section in sections.items() if base < 307)
     assert all(section == DIRTY for base, section in sections.items() if 307 <= base < bounds.end)
     assert list(sections.values())[-1] == ACTIVE and CLEAN in sections.values()
     sizes = dict.fromkeys(SECTIONS, 0)
-    for row in found.segments:
+    for row in page.segments:
         sizes[row.section] += row.size
     assert (sizes[CLEAN], sizes[DIRTY]) == (bounds.clean_bytes, bounds.cleanable_bytes)
-    assert [row.end_offset for row in found.segments[:-1]] == [row.base_offset for row in found.segments[1:]]
+    assert [row.end_offset for row in page.segments[:-1]] == [row.base_offset for row in page.segments[1:]]
 
 
 def test_segments_of_a_log_that_is_not_compacted_are_closed_or_active(
     stopped_broker: tuple[Path, Path],
 ) -> None:
     where = TopicPartition("audit", 0)
-    found = segments_of(ReadOnlyLogs(stopped_broker)[where], watched_logs(*stopped_broker)[where], None)
-    assert {row.section for row in found.segments[:-1]} <= {CLOSED} and found.segments[-1].section == ACTIVE
-    assert found.marks.first_uncleanable is None and "It is not cleaned" in found.sentence
+    page = segments_of(ReadOnlyLogs(stopped_broker)[where], watched_logs(*stopped_broker)[where], None)
+    assert {row.section for row in page.segments[:-1]} <= {CLOSED} and page.segments[-1].section == ACTIVE
+    assert page.marks.first_uncleanable is None and "It is not cleaned" in page.sentence
 
 
 def test_an_open_log_and_the_same_log_in_look_mode_are_shown_alike(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_a_strip_is_to_scale_and_merges_neighbours_beyond_its_bound(tmp_path: Pa
             log.roll()
         write(log, 1)
         manager.flush()
-        found = segments_of(log, watched_logs(tmp_path)[USERS], Config(), times=False)
-    drawn = str(strip(found))
+        page = segments_of(log, watched_logs(tmp_path)[USERS], Config(), times=False)
+    drawn = str(strip(page))
     widths = [float(part.split('%"')[0]) for part in drawn.split('width="')[2:]]  # after the strip's own
-    assert len(widths) == (count if count <= BOXES_MAX else len({row.section for row in found.segments}))
+    assert len(widths) == (count if count <= BOXES_MAX else len({row.section for row in page.segments}))
     assert sum(widths) == pytest.approx(WIDTH, abs=0.01 * len(widths))
     assert "style=" not in drawn and drawn.count("<title>") == len(widths) + 1
 
@@ -152,12 +152,12 @@ def test_rows_have_counts_and_the_share_that_is_left(tmp_path: Path) -> None:
         cleaner.clean_once()
         write(manager[USERS], 3)
         counter, watched = SegmentCounter(), watched_logs(tmp_path)[USERS]
-        found = segments_of(manager[USERS], watched, None, counter=counter)
-        assert sum(row.records or 0 for row in found.segments) == counter.records_of(manager[USERS])
-        first = next(row for row in found.segments if row.section == CLEAN and row.records)
+        page = segments_of(manager[USERS], watched, None, counter=counter)
+        assert sum(row.records or 0 for row in page.segments) == counter.records_of(manager[USERS])
+        first = next(row for row in page.segments if row.section == CLEAN and row.records)
         assert (first.records, first.share_left, first.codecs) == (5, 5 / 8, ("none",))
-        row = found.to_json()["segments"]
-        assert isinstance(row, list) and row[0]["spanned"] == found.segments[1].base_offset
+        row = page.to_json()["segments"]
+        assert isinstance(row, list) and row[0]["spanned"] == page.segments[1].base_offset
         none = segments_of(manager[USERS], watched, None, counter=SegmentCounter(), count_bytes_max=0)
         assert {row.records for row in none.segments if row.size} == {None}
         assert {row.share_left for row in none.segments if row.size} == {None}

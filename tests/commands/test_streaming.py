@@ -90,15 +90,15 @@ def events_of(
     """The events to the end as it is now, or the first ones."""
 
     async def read() -> list[StreamEvent]:
-        found = list[StreamEvent]()
+        received = list[StreamEvent]()
         async with contextlib.aclosing(
             follow(topic, query, position, **{"waits": False, **options})
         ) as events:  # type: ignore[type-var]
             async for event in events:
-                found.append(event)
-                if len(found) == most:
+                received.append(event)
+                if len(received) == most:
                     break
-        return found
+        return received
 
     return asyncio.run(read())
 
@@ -201,13 +201,13 @@ def test_a_stream_continues_in_its_ledger_when_a_newer_one_comes(logs: list[Part
     compact(logs[0], Model())
 
     async def read() -> list[int]:
-        found = list[int]()
+        offsets_read = list[int]()
         async for event in follow(topic_of(logs), RecordQuery(view="compacted", limit=1), waits=False):
-            found += [record.offset for record in event.records]
-            if found == [0]:
+            offsets_read += [record.offset for record in event.records]
+            if offsets_read == [0]:
                 put(logs[0], "a2 b-")
                 compact(logs[0], Model())
-        return found
+        return offsets_read
 
     assert asyncio.run(read()) == [0, 1, 2, 3, 4, 5]
 
@@ -254,12 +254,12 @@ def test_retention_amid_a_stream_is_a_gap(logs: list[PartitionLog]) -> None:
     compact(logs[0], Model())
 
     async def read() -> list[StreamEvent]:
-        query, found = RecordQuery(view="compacted", limit=1), list[StreamEvent]()
+        query, received = RecordQuery(view="compacted", limit=1), list[StreamEvent]()
         async for event in follow(topic_of(logs), query, first.position, waits=False):
-            found.append(event)
-            if len(found) == 1:
+            received.append(event)
+            if len(received) == 1:
                 logs[0].delete_records(6)
-        return found
+        return received
 
     events = asyncio.run(read())
     assert offsets(events) == [1, 2, 3, 4, 5, 6, 7]
@@ -385,26 +385,26 @@ def test_streams_that_take_turns_see_every_record_once_and_none_waits_for_a_slow
             return follow_rendered(topic_of(logs[:1]), query, shown, stopped=stopped, executor=turns)
 
         async def all_of(limit: int) -> list[str | None]:
-            found = list[str | None]()
+            received = list[str | None]()
             async for texts in stream(limit):
-                found += texts
-                if len(found) == len(numbers):
-                    return found
-            return found
+                received += texts
+                if len(received) == len(numbers):
+                    return received
+            return received
 
         slow = stream(1)
         taken = await anext(slow)  # and nothing more for now
-        found = await asyncio.gather(*(all_of(limit) for limit in (3, 5, 50)))
+        others = await asyncio.gather(*(all_of(limit) for limit in (3, 5, 50)))
         taken += await anext(slow)
         stopped.set()
         await anext(slow)  # the end, which is shown here
         threads.discard(threading.current_thread().name)
-        return [taken, *found], threads
+        return [taken, *others], threads
 
     put(logs[0], " ".join(f"a{number}" for number in numbers))
     with ThreadPoolExecutor(1, "turns") as turns:
-        (taken, *found), threads = asyncio.run(read(turns))
-    assert found == [numbers] * 3
+        (taken, *others), threads = asyncio.run(read(turns))
+    assert others == [numbers] * 3
     assert taken == numbers[:2]
     assert threads == {"turns_0"}
 
@@ -447,13 +447,13 @@ def test_a_searching_stream_gives_its_turn_away(
 def test_new_records_go_on_after_any_event(logs: list[PartitionLog]) -> None:
     put(logs[0], "a1 b1 c1")
     put(logs[1], "d1 e1")
-    query, position, seen = RecordQuery(start_offset=1, limit=1), None, list[tuple[int, int]]()
+    query, position, places = RecordQuery(start_offset=1, limit=1), None, list[tuple[int, int]]()
     for _ in range(4):
         (event,) = events_of(topic_of(logs), query, position, most=1)
-        seen += [(record.partition, record.offset) for record in event.records]
+        places += [(record.partition, record.offset) for record in event.records]
         position = event.position
     assert event.kind == "end"
-    assert sorted(seen) == [(0, 1), (0, 2), (1, 1)]
+    assert sorted(places) == [(0, 1), (0, 2), (1, 1)]
     put(logs[1], "f1")
     assert offsets(events_of(topic_of(logs), query, position)) == [2]
 
@@ -478,12 +478,12 @@ def test_a_new_partition_is_read_from_its_start(logs: list[PartitionLog], tmp_pa
     put(logs[1], "a1")
 
     async def read(query: RecordQuery) -> list[int]:
-        topic, found = BrowsedTopic(name="users", logs=lambda: listed, partition_count=2), list[int]()
+        topic, numbers = BrowsedTopic(name="users", logs=lambda: listed, partition_count=2), list[int]()
         async for event in follow(topic, query, heartbeat_seconds=0.0):
             if event.records:
                 return [record.partition for record in event.records]
             listed[:] = logs
-        return found
+        return numbers
 
     assert asyncio.run(read(RecordQuery())) == [1]
     listed[:] = logs[:1]
@@ -494,8 +494,8 @@ def test_records_that_were_deleted_before_they_were_read_are_a_gap(logs: list[Pa
     put(logs[0], "a1 b1 c1 d1")
     (first, *_) = events_of(topic_of(logs[:1]), RecordQuery(start_offset=0, limit=1))
     logs[0].delete_records(3)
-    gap, found, end = events_of(topic_of(logs[:1]), RecordQuery(), first.position)
-    assert (gap.kind, found.records[0].offset, end.kind) == ("gap", 3, "end")
+    gap, next_event, end = events_of(topic_of(logs[:1]), RecordQuery(), first.position)
+    assert (gap.kind, next_event.records[0].offset, end.kind) == ("gap", 3, "end")
     assert "log start offset" in str(gap.reason)
 
 
@@ -520,19 +520,19 @@ def test_logs_that_another_process_writes_are_followed(logs: list[PartitionLog],
     topic = topic_of([looked["users", 0], looked["users", 1]])
 
     async def read() -> list[int]:
-        found = list[int]()
+        offsets_read = list[int]()
         async for event in follow(topic, RecordQuery(view="compacted", limit=7), heartbeat_seconds=0.0):
-            found += [record.offset for record in event.records]
-            if found and found[-1] == 13 and logs[0].log_end_offset == 80:
+            offsets_read += [record.offset for record in event.records]
+            if offsets_read and offsets_read[-1] == 13 and logs[0].log_end_offset == 80:
                 logs[0].roll()
                 put(logs[0], "c1")
                 compact(logs[0], Model())
-            if found and found[-1] == 80:
-                return found
-        return found
+            if offsets_read and offsets_read[-1] == 80:
+                return offsets_read
+        return offsets_read
 
-    found = asyncio.run(read())
-    assert found == list(range(81))
+    offsets_read = asyncio.run(read())
+    assert offsets_read == list(range(81))
 
 
 def test_what_is_masked_is_masked_in_a_stream(logs: list[PartitionLog]) -> None:

@@ -59,7 +59,7 @@ def looked(served: Served) -> Served:
     return Served(options, ManualClock(NOW))
 
 
-def test_open_ones_are_told_with_what_they_hold(served: Served) -> None:
+def test_open_transactions_are_listed_with_the_bytes_that_they_hold(served: Served) -> None:
     served.opened().send("users", b"1", key=b"a", partition=0)
     begin(served, USERS, 7, NOW - 60_000)
     began_at = served.opened()[USERS].view.active_size
@@ -80,8 +80,8 @@ def test_open_ones_are_told_with_what_they_hold(served: Served) -> None:
     )
     assert (third.producer_id, third.first_offset, third.held_bytes) == (8, 2, size - began_at)
     assert size > second.held_bytes > third.held_bytes
-    with looked(served) as other:
-        assert open_transactions(other) == open_transactions(served)
+    with looked(served) as looking:
+        assert open_transactions(looking) == open_transactions(served)
 
 
 def test_a_producer_has_the_transactional_id_that_its_coordinator_wrote(served: Served) -> None:
@@ -97,20 +97,20 @@ def test_a_producer_has_the_transactional_id_that_its_coordinator_wrote(served: 
             append(manager[state, number % 2], [NewRecord(key=encoded.key(0, name), value=value)])
     append(manager[state, 0], [NewRecord(key=b"?", value=b"?")])
     append(manager[state, 0], [NewRecord(key=encoded.key(0, "old"), value=None)])
-    found = open_transactions(served)
-    assert [transaction.transactional_id for transaction in found.transactions] == [None, "orders-app"]
-    with looked(served) as other:
-        assert open_transactions(other) == found
+    page = open_transactions(served)
+    assert [transaction.transactional_id for transaction in page.transactions] == [None, "orders-app"]
+    with looked(served) as looking:
+        assert open_transactions(looking) == page
     ids, (note,) = transactional_ids(served, Budget(1))
     assert ids == {} and "too long" in note
 
 
-def test_what_has_ended_is_not_open(served: Served) -> None:
+def test_a_transaction_that_has_ended_is_not_open(served: Served) -> None:
     begin(served, USERS, 7)
     end(served, USERS, 7)
     assert not open_transactions(served).transactions
-    with looked(served) as other:
-        assert not open_transactions(other).transactions
+    with looked(served) as looking:
+        assert not open_transactions(looking).transactions
 
 
 def test_held_bytes_reach_over_all_later_segments(served: Served) -> None:
@@ -118,17 +118,17 @@ def test_held_bytes_reach_over_all_later_segments(served: Served) -> None:
     log = served.opened()[USERS]
     log.roll()
     served.opened().send("users", b"1" * 1000, key=b"a", partition=0)
-    (found,) = open_transactions(served).transactions
-    assert found.held_bytes == sum(map(log.view.size_of, range(len(log.view.segments)))) > 1000
+    (transaction,) = open_transactions(served).transactions
+    assert transaction.held_bytes == sum(map(log.view.size_of, range(len(log.view.segments)))) > 1000
 
 
 def test_a_first_batch_that_was_deleted_is_shown_as_far_as_it_is_known(served: Served) -> None:
     begin(served, EVENTS, 7)
     served.opened().send("events", b"1", partition=0)
     served.opened().delete_records(EVENTS, 1)
-    (found,) = open_transactions(served).transactions
-    assert (found.first_offset, found.began_ms, found.producer_epoch) == (0, None, None)
-    assert found.held_bytes > 0
+    (transaction,) = open_transactions(served).transactions
+    assert (transaction.first_offset, transaction.began_ms, transaction.producer_epoch) == (0, None, None)
+    assert transaction.held_bytes > 0
 
 
 def test_a_look_says_how_far_it_is_and_passes_over_a_log_that_was_deleted(
@@ -136,10 +136,10 @@ def test_a_look_says_how_far_it_is_and_passes_over_a_log_that_was_deleted(
 ) -> None:
     begin(served, TopicPartition("users", 1), 7)
     begin(served, EVENTS, 7)
-    told = list[tuple[int, int]]()
-    found = open_transactions(served, lambda done, total: told.append((done, total)))
-    assert [transaction.topic for transaction in found.transactions] == ["events", "users"]
-    assert told == [(0, 3), (1, 3), (2, 3)]
+    progress = list[tuple[int, int]]()
+    page = open_transactions(served, lambda done, total: progress.append((done, total)))
+    assert [transaction.topic for transaction in page.transactions] == ["events", "users"]
+    assert progress == [(0, 3), (1, 3), (2, 3)]
 
     def is_gone(done: int, total: int) -> None:
         if not done:
@@ -151,11 +151,11 @@ def test_a_look_says_how_far_it_is_and_passes_over_a_log_that_was_deleted(
 def test_a_log_that_cannot_be_read_hides_no_other_one(served: Served) -> None:
     begin(served, USERS, 7)
     served.opened().topics.create("broken", NOTES_MAX + 2, {})
-    with looked(served) as other:
+    with looked(served) as looking:
         for number in range(NOTES_MAX + 2):
             partition = served.paths[0] / f"broken-{number}"
             (partition / "00000000000000000009.log.swap").write_bytes(b"")
-        page = open_transactions(other)
+        page = open_transactions(looking)
     assert [transaction.topic for transaction in page.transactions] == ["users"]
     assert page.notes[0].startswith("broken-0: ") and page.notes[-1] == "2 more logs cannot be read"
     assert len(page.notes) == NOTES_MAX + 1

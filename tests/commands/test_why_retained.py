@@ -70,7 +70,7 @@ def offsets_of(log: ReadableLog) -> list[int]:
     return offsets
 
 
-def asked(offsets: list[int], seed: str) -> list[int]:
+def sampled(offsets: list[int], seed: str) -> list[int]:
     """All offsets of a small log, else some of them."""
     return offsets if len(offsets) <= ASKED_MAX else sorted(random.Random(seed).sample(offsets, ASKED_MAX))
 
@@ -89,12 +89,12 @@ def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -
     )
     answers = {
         offset: why_retained(conditions, offset)
-        for offset in asked(offsets_of(log), f"{case.name}{root.name}")
+        for offset in sampled(offsets_of(log), f"{case.name}{root.name}")
     }
     assert clean_round(root, round_.command_config, now_ms, "whole").status == IS_CLEANED
-    left = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]))
+    remaining = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]))
     for offset, answer in answers.items():
-        assert (answer.code == DUE) == (offset not in left), answer
+        assert (answer.code == DUE) == (offset not in remaining), answer
     return {answer.code for answer in answers.values()}
 
 
@@ -106,7 +106,7 @@ ALONE = [(name,) for name in CLEANED if name not in RATIO_LISTED_LATER]
 def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
     codes = set[str]()
-    for round_ in (one for one in case.rounds if one.cleaned):
+    for round_ in (round_ for round_ in case.rounds if round_.cleaned):
         codes |= check_round(case, round_, tmp_path / str(round_.number))
     assert DUE in codes
 
@@ -116,7 +116,7 @@ def test_what_is_due_goes_and_nothing_else(golden: Path, tmp_path: Path, name: s
 def test_what_is_due_goes_with_transactions(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
     codes = set[str]()
-    for round_ in (one for one in case.rounds if one.cleaned):
+    for round_ in (round_ for round_ in case.rounds if round_.cleaned):
         codes |= check_round(case, round_, tmp_path / str(round_.number))
     assert DUE in codes
 
@@ -149,7 +149,7 @@ def roll(manager: LogManager) -> None:
     manager[USERS].flush()
 
 
-def test_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
+def test_the_reason_follows_a_value_from_its_append_to_its_end(tmp_path: Path) -> None:
     with serving(tmp_path, topic={"min.cleanable.dirty.ratio": "0.9"}) as (manager, cleaner):
         log = manager[USERS]
         write(log, 5)
@@ -371,5 +371,5 @@ def test_an_open_log_and_the_same_log_in_look_mode_say_the_same(tmp_path: Path) 
         opened = conditions_in(manager)
         looked = replace(opened, log=ReadOnlyLogs([tmp_path], clock=ManualClock(NOW))[USERS])
         for offset in offsets_of(manager[USERS]):
-            here, there = why_retained(opened, offset), why_retained(looked, offset)
-            assert here.to_json() == there.to_json()
+            of_opened, of_looked = why_retained(opened, offset), why_retained(looked, offset)
+            assert of_opened.to_json() == of_looked.to_json()

@@ -75,8 +75,8 @@ def cleaned(source: str | Path, out: Path, **options: Any) -> Any:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def keys(store: Any) -> list[str]:
@@ -126,23 +126,23 @@ def test_tasks_put_the_segments_that_they_write(
 ) -> None:
     """Into folders of their own: the one of this process stays empty. If one cannot put, its log fails."""
     cleaned(logs, target)
-    executors, there = tmp_path / "executors", target.with_name("there")
+    executors, copy = tmp_path / "executors", target.with_name("there")
     executors.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{executors},{tmp_path}/second")
     written, put = list[str](), putting.put_file
     monkeypatch.setattr(putting, "put_file", lambda path, *of: (written.append(str(path)), put(path, *of))[1])
     if fault is not None:
         proxy.fail(fault, words=("PUT", "there/chunks"))
-    request = CleanRequest(directories=[logs], out=there, force=True, topics=["users"], spill_dir=tmp_path)
+    request = CleanRequest(directories=[logs], out=copy, force=True, topics=["users"], spill_dir=tmp_path)
     (result,) = clean(request, engine=lambda *_: OnExecutors()).results
     assert list(executors.iterdir()) == []
     assert written and all(path.startswith(f"{executors}/siltstone-new-") for path in written)
     if fault is None:
         assert result.status == "cleaned"
-        assert contents_of(there) == contents_of(target)
+        assert contents_of(copy) == contents_of(target)
     else:
         assert result.status == "failed" and "does not allow" in result.reason
-        assert latest(there) == latest(logs)
+        assert latest(copy) == latest(logs)
 
 
 def test_commands_read_a_copy_as_a_directory(
@@ -177,7 +177,7 @@ def test_a_second_copy_takes_the_place_of_the_first_as_a_whole(logs: Path, targe
     assert len(restore_points(target)) == 2
 
 
-def test_a_copy_of_objects_and_of_a_restore_point(
+def test_a_copy_of_objects_or_of_a_restore_point_is_that_of_the_disk(
     logs: Path, target: Path, store: Any, bucket: str, tmp_path: Path, proxy: FaultyProxy
 ) -> None:
     upload(store, logs, "plain")
@@ -246,7 +246,9 @@ def test_a_dry_run_puts_nothing(logs: Path, target: Path, store: Any) -> None:
     assert keys(store) == []
 
 
-def test_two_writers(logs: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_writer_of_a_copy_is_refused(
+    logs: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(logs, tmp_path / "others")
     put, errors, first = stored.put_new, list[str](), threading.Lock()
 
@@ -273,7 +275,7 @@ def test_a_run_that_dies_at_any_request_leaves_the_copy_before(
         for number in range(KEYS):
             opened.send("users", b"second", key=b"%d" % number)
     cleaned(logs, tmp_path / "disk")
-    step, seen, after = 0, list[dict[str, bytes]](), contents(tmp_path / "disk")
+    step, copies_after_crashes, after = 0, list[dict[str, bytes]](), contents(tmp_path / "disk")
     while True:
         proxy.die_after(step)
         try:
@@ -282,13 +284,13 @@ def test_a_run_that_dies_at_any_request_leaves_the_copy_before(
         except OSError:
             proxy.live()
             files.forget_options()  # and the connections
-            seen.append(contents_of(target))
+            copies_after_crashes.append(contents_of(target))
             step += 1 if THOROUGH else 1 + step // 3
     proxy.live()
-    assert len(restore_points(target)) == 2 + seen.count(after)
+    assert len(restore_points(target)) == 2 + copies_after_crashes.count(after)
     assert contents_of(target) == after
-    assert all(found in (before, after) for found in seen)
-    assert seen.count(before) > 5
+    assert all(copy in (before, after) for copy in copies_after_crashes)
+    assert copies_after_crashes.count(before) > 5
 
 
 def contents_of(path: Path) -> dict[str, bytes]:

@@ -55,8 +55,8 @@ def downloaded(store: Any, tmp_path: Path) -> Path:
 
 def test_a_bucket_has_what_a_directory_has(logs: Path, bucket: str, store: Any, tmp_path: Path) -> None:
     local = st.export(logs, tmp_path / "local", "parquet", "users")
-    made = st.export(logs, f"s3://{bucket}/lake/users", "parquet", "users")
-    assert (made.records, made.files) == (local.records, local.files) == (RECORDS, made.files)
+    exported = st.export(logs, f"s3://{bucket}/lake/users", "parquet", "users")
+    assert (exported.records, exported.files) == (local.records, local.files) == (RECORDS, exported.files)
     names = [key.rpartition("/")[2] for key in keys(store)]
     assert names[0] == "_SUCCESS"
     assert all(name.startswith("part-") for name in names[1:])
@@ -115,7 +115,9 @@ def test_what_is_refused_changes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_exports_to_one_prefix(logs: Path, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_export_to_one_prefix_is_refused(
+    logs: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = f"s3://{bucket}/lake"
     monkeypatch.setattr(files, "exists", lambda path: False)  # both have looked before the other began
     files.put_own(f"{target}/_siltstone-export", b"another")

@@ -81,7 +81,7 @@ def test_what_fails_for_a_moment_is_repeated(fault: str, proxy: FaultyProxy, lar
 def test_what_keeps_failing_is_one_line(
     fault: str, proxy: FaultyProxy, large: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Of a whole object that a store says is shorter, nobody knows.
+    # If a store says that a whole object is shorter, a read without a position cannot notice it.
     for read in (whole,) if fault == SHORT else (whole, files.read_bytes):
         proxy.fail(fault, words=("GET", "/log"), forever=True)
         with pytest.raises(OSError) as caught:
@@ -229,8 +229,8 @@ class _Copying:
         self._store.put(target, bytes(data))
 
     def head(self, key: str) -> Any:
-        found = self._store.head(key)
-        return found if self._is_damaged else {**found, "e_tag": f'"{hash(key) % 16**32:032x}"'}
+        facts = self._store.head(key)
+        return facts if self._is_damaged else {**facts, "e_tag": f'"{hash(key) % 16**32:032x}"'}
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])

@@ -95,9 +95,9 @@ def test_what_is_new_is_merged_or_appended(
     target = f"s3://{bucket}/lake/users"
     st.export(logs, target, form, "users", view=view)
     send(logs, RECORDS)
-    made = st.export(logs, target, form, "users", view=view)
-    assert values(target, form, s3_url, made.version) == expected(logs, view)
-    assert st.export(logs, target, form, "users", view=view).version == made.version
+    exported = st.export(logs, target, form, "users", view=view)
+    assert values(target, form, s3_url, exported.version) == expected(logs, view)
+    assert st.export(logs, target, form, "users", view=view).version == exported.version
     with pytest.raises(UsageError, match="view="):
         st.export(logs, target, form, "users", view="log" if view == "latest" else "latest")
 
@@ -111,10 +111,10 @@ def test_a_commit_whose_answer_gets_lost_is_done_once(
         st.export(logs, target, form, "users", view="latest")
         send(logs, RECORDS)
     proxy.fail(fault, words=("PUT", COMMIT[form]))
-    made = st.export(logs, target, form, "users", view="latest")
+    exported = st.export(logs, target, form, "users", view="latest")
     assert proxy.met == 1
-    assert made.records > 0
-    assert values(target, form, s3_url, made.version) == expected(logs)
+    assert exported.records > 0
+    assert values(target, form, s3_url, exported.version) == expected(logs)
 
 
 @pytest.mark.parametrize(("form", "words"), REFUSALS)
@@ -129,8 +129,8 @@ def test_an_export_that_is_refused_leaves_the_old_version(
     with pytest.raises(PermissionError, match="does not allow"):
         st.export(logs, target, form, "users", view="latest")
     assert values(target, form, s3_url, first.version) == before
-    made = st.export(logs, target, form, "users", view="latest")
-    assert values(target, form, s3_url, made.version) == expected(logs)
+    exported = st.export(logs, target, form, "users", view="latest")
+    assert values(target, form, s3_url, exported.version) == expected(logs)
 
 
 def test_a_process_that_dies_leaves_a_whole_table(
@@ -149,13 +149,13 @@ def test_a_process_that_dies_leaves_a_whole_table(
         except OSError:
             proxy.live()
             files.forget_options()
-            made = st.export(logs, target, form, "users", view="latest")
-            assert values(target, form, s3_url, made.version) == expected(logs)
+            exported = st.export(logs, target, form, "users", view="latest")
+            assert values(target, form, s3_url, exported.version) == expected(logs)
             step += 3 if THOROUGH else 9
     assert step > 8
 
 
-def test_targets_that_are_no_table(form: str, logs: Path, bucket: str, store: Any) -> None:
+def test_targets_that_are_no_table_are_refused(form: str, logs: Path, bucket: str, store: Any) -> None:
     upload(store, logs, "broker")
     for source, target, words in (
         (logs, f"s3://{bucket}/broker", "other files"),
@@ -165,7 +165,7 @@ def test_targets_that_are_no_table(form: str, logs: Path, bucket: str, store: An
             st.export(source, target, form, "users")
 
 
-def test_a_source_in_the_bucket_and_options_of_the_call(
+def test_a_source_in_the_bucket_is_exported_with_the_options_of_the_call(
     form: str, logs: Path, bucket: str, store: Any, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload(store, logs, "broker")
@@ -173,10 +173,12 @@ def test_a_source_in_the_bucket_and_options_of_the_call(
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     target = f"s3://{bucket}/lake"
-    made = st.export(f"s3://{bucket}/broker", target, form, "users", view="latest", storage_options=options)
+    exported = st.export(
+        f"s3://{bucket}/broker", target, form, "users", view="latest", storage_options=options
+    )
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    assert values(target, form, s3_url, made.version) == expected(logs)
+    assert values(target, form, s3_url, exported.version) == expected(logs)
 
 
 def test_a_footer_is_read_without_the_file(
@@ -192,7 +194,7 @@ def test_a_footer_is_read_without_the_file(
         files.put_file(path, stored)
         for fetched, requests in ((64 << 10, 1), (100, 2)):
             monkeypatch.setattr(lakes, "_FOOTER_BYTES", fetched)
-            with proxy.recording() as asked:
+            with proxy.recording() as requests_made:
                 footer = read_footer(stored, size)
-            assert len(asked) == requests
+            assert len(requests_made) == requests
             assert footer.equals(read_footer(path, size))

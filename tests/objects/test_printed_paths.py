@@ -131,24 +131,24 @@ def test_the_library_says_what_was_named(url: str, tmp_path: Path) -> None:
 
 
 def test_a_path_of_a_store_is_the_one_that_pathlib_writes_with_one_slash() -> None:
-    plain, named = Path("s3://bucket/one/users-0"), files.as_named(Path("s3://bucket/one")) / "users-0"
-    assert (str(plain), str(named)) == ("s3:/bucket/one/users-0", "s3://bucket/one/users-0")
-    assert (named, plain) == (plain, named)
-    assert hash(named) == hash(plain)
-    assert {plain: 1}[named] == 1
+    of_pathlib, named = Path("s3://bucket/one/users-0"), files.as_named(Path("s3://bucket/one")) / "users-0"
+    assert (str(of_pathlib), str(named)) == ("s3:/bucket/one/users-0", "s3://bucket/one/users-0")
+    assert (named, of_pathlib) == (of_pathlib, named)
+    assert hash(named) == hash(of_pathlib)
+    assert {of_pathlib: 1}[named] == 1
     assert named != Path("/bucket/one/users-0")
     assert isinstance(named.parent, StorePath)
-    assert str(named.relative_to(plain.parent)) == "users-0"
+    assert str(named.relative_to(of_pathlib.parent)) == "users-0"
     assert str(pickle.loads(pickle.dumps(named))) == str(named)
     assert sorted([named, named.parent]) == [named.parent, named]
     assert files.as_named(named) is named
     assert files.as_named(Path("s3/one")) == Path("s3/one")
-    assert files.is_object(str(named)) and files.is_object(str(plain))
+    assert files.is_object(str(named)) and files.is_object(str(of_pathlib))
 
 
 @pytest.mark.parametrize("scheme", "s3 s3a gs abfs abfss az hdfs".split())
 def test_errors_and_paths_have_both_slashes_whatever_the_store(scheme: str) -> None:
-    plain = Path(f"{scheme}://place/one")
-    assert files.is_object(plain)
-    assert str(files.as_named(plain)) == shown_path(plain) == f"{scheme}://place/one"
-    assert SiltstoneError("reason", path=plain).path == f"{scheme}://place/one"
+    of_pathlib = Path(f"{scheme}://place/one")
+    assert files.is_object(of_pathlib)
+    assert str(files.as_named(of_pathlib)) == shown_path(of_pathlib) == f"{scheme}://place/one"
+    assert SiltstoneError("reason", path=of_pathlib).path == f"{scheme}://place/one"

@@ -53,11 +53,11 @@ def make_log(path: Path, values: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_workers_without_the_drivers_folders(
+def test_workers_need_none_of_the_drivers_folders(
     store: Any, bucket: str, tmp_path: Path, drivers: Path, cluster: Cluster
 ) -> None:
-    seen = [*hiding([drivers]), "ls", str(drivers)]
-    assert subprocess.run(seen, check=True, capture_output=True, text=True).stdout == ""
+    list_command = [*hiding([drivers]), "ls", str(drivers)]
+    assert subprocess.run(list_command, check=True, capture_output=True, text=True).stdout == ""
     make_log(tmp_path / "logs", 800)
     upload(store, tmp_path / "logs", "one")
     shutil.rmtree(tmp_path / "logs")
@@ -75,9 +75,9 @@ def test_workers_without_the_drivers_folders(
 
     cleaning = ["clean", source, "--force", "--now-ms", str(NOW_MS)]
     assert statuses(on_cluster(*cleaning, "--dry-run")) == expected
-    said = on_cluster(*cleaning, "--all-topics", "--out", f"s3://{bucket}/on-spark")
-    assert said["engine"] == f"spark {cluster.master}"
-    assert statuses(said) == expected
+    document = on_cluster(*cleaning, "--all-topics", "--out", f"s3://{bucket}/on-spark")
+    assert document["engine"] == f"spark {cluster.master}"
+    assert statuses(document) == expected
     assert same_files(restore_points(target)[0], restore_points(alone)[0])
     verified = on_cluster("verify", source, f"s3://{bucket}/on-spark")
     assert verified["status"] == "ok", verified

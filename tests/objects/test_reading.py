@@ -68,23 +68,23 @@ def without_what_differs(text: str, root: str) -> str:
     except ValueError:
         return text.replace(root, "ROOT")
 
-    def plain(value: Any) -> Any:
+    def cleared(value: Any) -> Any:
         if isinstance(value, dict):
             return {
-                name: plain(inner)
+                name: cleared(inner)
                 for name, inner in value.items()
                 if not name.endswith(("_ms", "seconds", "_s"))
                 and name not in ("run", "run_id", "usableBytes")
             }
         if isinstance(value, list):
-            return [plain(inner) for inner in value]
+            return [cleared(inner) for inner in value]
         return (
             value.replace(root, "ROOT").replace(root.replace("//", "/"), "ROOT")
             if isinstance(value, str)
             else value
         )
 
-    return json.dumps(plain(document), indent=1)
+    return json.dumps(cleared(document), indent=1)
 
 
 @pytest.mark.parametrize("command", few([(command,) for command in COMMANDS], 2, 6))
@@ -96,13 +96,13 @@ def test_a_command_says_the_same_of_a_bucket(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    def said(*arguments: str) -> str:
+    def output_of(*arguments: str) -> str:
         assert run(list(arguments)) == 0
         return capfd.readouterr().out
 
     monkeypatch.chdir(tmp_path)
     of_bucket, of_disk = (
-        without_what_differs(said(*COMMANDS[command], "--dir", root), root)
+        without_what_differs(output_of(*COMMANDS[command], "--dir", root), root)
         for root in (uploaded, str(directory))
     )
     assert of_bucket == of_disk
@@ -216,8 +216,8 @@ def test_two_threads_may_read_one_object(store: Any, bucket: str) -> None:
 
         other: threading.Thread | None = None
 
-        def _fetch(self, at: int, wanted: int) -> None:
-            super()._fetch(at, wanted)
+        def _fetch(self, at: int, size: int) -> None:
+            super()._fetch(at, size)
             if at == SMALL_BYTES:
                 self.other = threading.Thread(target=read, args=(SMALL_BYTES + 66_000, 100_000))
                 self.other.start()
@@ -248,7 +248,7 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(store: Any, buc
 
 
 @pytest.mark.long  # a thousand puts
-def test_more_keys_than_one_answer_of_the_store_has(store: Any, bucket: str) -> None:
+def test_more_keys_than_one_answer_of_the_store_has_are_all_listed(store: Any, bucket: str) -> None:
     for number in range(1_005):
         store.put(f"many/{number:05d}", b"")
     store.put("many/below/key", b"x")
@@ -274,7 +274,7 @@ def test_what_a_store_refuses_is_one_clear_line(
     assert "secret" not in capsys.readouterr().err
 
 
-def test_names_that_look_like_a_store_but_are_of_this_machine(tmp_path: Path) -> None:
+def test_only_a_path_with_the_scheme_of_a_store_is_an_object(tmp_path: Path) -> None:
     for path in (
         tmp_path / "s3:" / "bucket",
         "/s3://bucket/key",

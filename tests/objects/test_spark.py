@@ -64,12 +64,12 @@ def test_a_command_on_spark_says_what_one_process_says(
     def logs(*engine: str) -> list[dict[str, Any]]:
         code = "from siltstone.cli.main import main; main()"
         words = [sys.executable, "-c", code, *command.split(), uploaded, "--json", *engine, *options]
-        done = subprocess.run(
+        completed = subprocess.run(
             words, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path
         )
-        assert done.returncode == 0, done.stderr
-        assert secret not in done.stdout + done.stderr
-        document = json.loads(done.stdout)["logs"]
+        assert completed.returncode == 0, completed.stderr
+        assert secret not in completed.stdout + completed.stderr
+        document = json.loads(completed.stdout)["logs"]
         return [
             {name: row[name] for name in row if name != "seconds" and "_ms" not in name} for row in document
         ]
@@ -79,8 +79,10 @@ def test_a_command_on_spark_says_what_one_process_says(
     assert len(on_spark) == 3
 
 
-def test_a_dataframe_of_a_bucket(uploaded: str, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the session has for Hadoop: its workers were started without anything of it."""
+def test_a_dataframe_reads_a_bucket_with_the_hadoop_settings_of_its_session(
+    uploaded: str, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the settings that the session has for Hadoop; its workers were started without them."""
     for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.delenv(name)
     files.forget_options()
@@ -98,7 +100,7 @@ def test_a_dataframe_of_a_bucket(uploaded: str, s3_url: str, monkeypatch: pytest
 
 
 @pytest.mark.timeout(300)
-def test_exports_whose_tasks_put_the_files(
+def test_tasks_of_an_export_put_its_files(
     uploaded: str, bucket: str, s3_url: str, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parquet, Delta and Iceberg, on executors that are processes of their own."""
@@ -114,16 +116,16 @@ def test_exports_whose_tasks_put_the_files(
     try:
         for form in ("parquet", "delta", "iceberg"):
             target = f"s3://{bucket}/{form}"
-            made = st.export(uploaded, target, form, "users", view="latest", spark=session)
-            assert made.records == len(expected)
+            exported = st.export(uploaded, target, form, "users", view="latest", spark=session)
+            assert exported.records == len(expected)
             if form != "parquet":
                 assert st.export(uploaded, target, form, "users", view="latest", spark=session).files == 0
-                assert values(target, form, s3_url, made.version) == expected
+                assert values(target, form, s3_url, exported.version) == expected
             else:
                 rows = [row["path"] for chunk in store.list(form) for row in chunk]
                 parts = [bytes(store.get(key).bytes()) for key in rows if key.endswith(".parquet")]
-                found = [pq.read_table(pa.BufferReader(part))["value"].to_pylist() for part in parts]
-                assert sorted(value for part in found for value in part) == expected
+                values_by_part = [pq.read_table(pa.BufferReader(part))["value"].to_pylist() for part in parts]
+                assert sorted(value for part in values_by_part for value in part) == expected
     finally:
         session.stop()
     assert by_driver == []
@@ -233,10 +235,10 @@ def test_attempts_of_one_task_put_the_same(
     assert sorted(str(row["path"]) for chunk in store.list("copy") for row in chunk) == keys
     assert {key.rpartition("/")[2] for key in keys} == {chunk for file in first for chunk in file.chunks}
     # New segments of a shared folder.
-    here, third = tmp_path / "logs" / "users-0", Path(f"s3://{bucket}/third")
+    log_folder, third = tmp_path / "logs" / "users-0", Path(f"s3://{bucket}/third")
     new = [
-        FileToPut(source=str(here / name), name=f"users-0/{name}", size=status.size)
-        for name, status in sorted(files.list_files(here).items())
+        FileToPut(source=str(log_folder / name), name=f"users-0/{name}", size=status.size)
+        for name, status in sorted(files.list_files(log_folder).items())
     ]
     proxy.die_after(5)
     with pytest.raises(OSError):
@@ -266,7 +268,7 @@ def test_attempts_of_one_task_put_the_same(
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_a_dataframe_of_a_tiered_topic(master: str, tmp_path: Path) -> None:
+def test_a_dataframe_of_a_tiered_topic_has_its_remote_records(master: str, tmp_path: Path) -> None:
     storage = tmp_path / "storage"
     storage.mkdir()
     log = TieredLog(directory=tmp_path / "logs", put=put_below(storage))

@@ -47,10 +47,10 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         high_ratio.packed_message_sets(folder / name / "old", batches, size)
     assert (partition / f"{0:020d}.log").stat().st_size < 50_000
     command = [sys.executable, "-m", "tests.support.operator.high_ratio", str(folder)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout)
-    return found
+    completed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    bytes_by_room: dict[str, int] = json.loads(completed.stdout)
+    return bytes_by_room
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells a new peak")
@@ -67,13 +67,13 @@ LARGE = 3
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """``topic-0`` with one batch of 3 MB among small ones, and ``other-0`` with small ones only."""
-    made = [
+    packed_batches = [
         high_ratio.packed_batch(
             high_ratio.PER_BATCH * number, b"%d" % number, 3_000_000 if number == LARGE else 1000
         )
         for number in range(6)
     ]
-    for name, batches in (("topic-0", made), ("other-0", made[:LARGE])):
+    for name, batches in (("topic-0", packed_batches), ("other-0", packed_batches[:LARGE])):
         end = high_ratio.PER_BATCH * len(batches)
         apart = write_log(tmp_path / name, {0: batches, end: [one(end, "active")]})
         shutil.move(apart, tmp_path / "data" / name)
@@ -89,7 +89,7 @@ def position_of_the_large(directory: Path) -> str:
     return f"byte {sum(map(len, before))}: zstd: decompresses to more than"
 
 
-def cleaned(directory: Path, *config: str, **given: object) -> dict[str, LogResult]:
+def cleaned(directory: Path, *config: str, **fields: object) -> dict[str, LogResult]:
     request = app.CleanRequest(
         directories=[directory],
         topics=["topic", "other"],
@@ -97,7 +97,7 @@ def cleaned(directory: Path, *config: str, **given: object) -> dict[str, LogResu
         force=True,
         config=["cleanup.policy=compact", *config],
         now_ms=NOW,
-        **given,  # type: ignore[arg-type]
+        **fields,  # type: ignore[arg-type]
     )
     return {result.topic: result for result in app.clean(request, engine=in_process).results}
 
@@ -105,7 +105,7 @@ def cleaned(directory: Path, *config: str, **given: object) -> dict[str, LogResu
 def test_a_batch_over_the_limit_makes_only_its_own_log_uncleanable(directory: Path) -> None:
     before = listing(directory / "topic-0")
     results = cleaned(directory, f"{LIMIT}=1000000")
-    assert {name: each.status for name, each in results.items()} == {
+    assert {name: result.status for name, result in results.items()} == {
         "topic": "uncleanable",
         "other": "cleaned",
     }
@@ -122,26 +122,26 @@ def test_a_batch_over_the_limit_makes_only_its_own_log_uncleanable(directory: Pa
 def test_a_batch_within_the_limit_is_cleaned(directory: Path, limit: str) -> None:
     result = cleaned(directory, *[limit] if limit else [])["topic"]
     assert (result.status, result.reason) == ("cleaned", "")
-    kept = records_in(logs_of(directory / "topic-0")[0])
+    retained = records_in(logs_of(directory / "topic-0")[0])
     stays = {0: (1, 2), 1: (0, 1, 2)}
-    assert [each.offset for each in kept] == [
+    assert [record.offset for record in retained] == [
         3 * number + place for number in range(6) for place in stays[number == 5]
     ]
-    assert [len(each.value or b"") for each in kept if each.key == b"3"] == [1_500_000]
+    assert [len(record.value or b"") for record in retained if record.key == b"3"] == [1_500_000]
 
 
 def test_the_limit_may_come_from_a_config_file(directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "settings"
     file.write_text(f"topic:{LIMIT}=1000000\n")
     results = cleaned(directory, config_file=file)
-    assert {name: each.status for name, each in results.items()} == {
+    assert {name: result.status for name, result in results.items()} == {
         "topic": "uncleanable",
         "other": "cleaned",
     }
 
 
 def _explained(directory: Path) -> str:
-    asked = review.ExplainRequest(
+    request = review.ExplainRequest(
         directories=[directory],
         topics=["topic"],
         config=["cleanup.policy=compact", f"{LIMIT}=1000000"],
@@ -149,7 +149,7 @@ def _explained(directory: Path) -> str:
         no_spark=True,
         force=True,
     )
-    (log,) = review.explain(asked).logs
+    (log,) = review.explain(request).logs
     assert log.status == "uncleanable"
     return log.reason
 
@@ -196,11 +196,11 @@ def _read(directory: Path) -> str:
 
 
 def _table(directory: Path) -> str:
-    given = {"subscribe": "topic", "maxDecompressedMessageBytes": "1000000"}
+    options = {"subscribe": "topic", "maxDecompressedMessageBytes": "1000000"}
     with pytest.raises(CorruptRecordError) as error:
-        table_of(directory, **given)
+        table_of(directory, **options)
     with pytest.raises(CorruptRecordError):
-        table_of(directory, view="latest", **given)
+        table_of(directory, view="latest", **options)
     assert table_of(directory, subscribe="topic").num_rows == 6 * high_ratio.PER_BATCH + 1
     return str(error.value)
 

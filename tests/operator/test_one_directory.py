@@ -88,7 +88,7 @@ def test_partitions_that_are_named_one_by_one_lose_no_entry(
     real, together = log_directory.write_checkpoint, threading.Barrier(2)
 
     def slowly(path: Path, offsets: dict[TopicPartition, int]) -> None:
-        """Two owners would both be here, with what each has read before."""
+        """Two owners of the file would both wait here, each with the entries that it has read before."""
         try:
             together.wait(0.02)
         except threading.BrokenBarrierError:
@@ -97,10 +97,10 @@ def test_partitions_that_are_named_one_by_one_lose_no_entry(
 
     monkeypatch.setattr(log_directory, "write_checkpoint", slowly)
     named = [directory / f"topic-{number}" for number in range(PARTITIONS)]
-    done = app.clean(asking(*named), engine=in_process)
-    assert [result.status for result in done.results] == ["cleaned"] * PARTITIONS
-    found = read_checkpoint(directory / CLEANER_CHECKPOINT)
-    assert found == {OTHER: 41} | {TopicPartition("topic", number): 2 for number in range(PARTITIONS)}
+    outcome = app.clean(asking(*named), engine=in_process)
+    assert [result.status for result in outcome.results] == ["cleaned"] * PARTITIONS
+    checkpoint = read_checkpoint(directory / CLEANER_CHECKPOINT)
+    assert checkpoint == {OTHER: 41} | {TopicPartition("topic", number): 2 for number in range(PARTITIONS)}
 
 
 def test_partitions_of_one_directory_are_opened_as_one_directory(directory: Path, linked: Path) -> None:
@@ -123,7 +123,9 @@ def test_a_directory_named_beside_its_partition_is_opened_whole(directory: Path,
         require_one_broker([opened])
 
 
-def test_nothing_is_locked_when_one_of_them_is(directory: Path, tmp_path: Path) -> None:
+def test_no_directory_is_locked_when_one_of_several_is_locked_already(
+    directory: Path, tmp_path: Path
+) -> None:
     other = logs.write_log(tmp_path / "other", {0: [one(0, "a")]}).parent
     with LogDirectory.open(directory):
         with pytest.raises(DirectoryLockedError):
@@ -135,9 +137,15 @@ def test_nothing_is_locked_when_one_of_them_is(directory: Path, tmp_path: Path) 
         pass
 
 
-def test_recovery_of_partitions_that_are_named_one_by_one(directory: Path, linked: Path) -> None:
-    (done,) = app.recover([directory / "topic-3", linked, directory / "topic-5"])
-    assert done.path == directory and [log.topic_partition.partition for log in done.logs] == [0, 3, 5]
+def test_recovery_opens_the_directory_of_partitions_named_one_by_one_once(
+    directory: Path, linked: Path
+) -> None:
+    (recovery,) = app.recover([directory / "topic-3", linked, directory / "topic-5"])
+    assert recovery.path == directory and [log.topic_partition.partition for log in recovery.logs] == [
+        0,
+        3,
+        5,
+    ]
     recovered = read_checkpoint(directory / "recovery-point-offset-checkpoint")
     assert {topic_partition.partition: offset for topic_partition, offset in recovered.items()} == {
         0: 3,
@@ -151,7 +159,7 @@ def test_a_directory_that_cannot_be_opened_does_not_stop_the_others(
 ) -> None:
     other = logs.write_log(tmp_path / "other", {0: [one(0, "a")]}).parent
     (other / "topic-0").rename(other / "more-0")
-    real, told = LogDirectory._take_lock, list[Path]()
+    real, reported = LogDirectory._take_lock, list[Path]()
 
     def refusing(opened: LogDirectory) -> None:
         if opened.path == directory:
@@ -161,24 +169,24 @@ def test_a_directory_that_cannot_be_opened_does_not_stop_the_others(
     monkeypatch.setattr(LogDirectory, "_take_lock", refusing)
     with pytest.raises(OSError):
         open_directories([other, directory])
-    (opened,) = open_directories([other, directory], on_error=lambda path, error: told.append(path))
+    (opened,) = open_directories([other, directory], on_error=lambda path, error: reported.append(path))
     with opened:
-        assert opened.path == other and told == [directory]
+        assert opened.path == other and reported == [directory]
 
 
 def test_only_one_of_many_threads_gets_a_directory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the system all threads of a process are one owner: it would let each of them in."""
     real, together = fcntl.lockf, threading.Barrier(2)
 
-    def late(*asked: int) -> None:
-        """Whoever looked whether this process has the lock before another one took it is here, too."""
+    def late(*arguments: int) -> None:
+        """A thread that saw the lock free before another thread took it waits here as well."""
         with contextlib.suppress(threading.BrokenBarrierError):
             together.wait(0.05)
-        real(*asked)
+        real(*arguments)
 
     monkeypatch.setattr(fcntl, "lockf", late)
-    for made in (False, True):
-        if made:
+    for is_new in (False, True):
+        if is_new:
             (directory / ".lock").unlink()
         start, got, refused = threading.Barrier(8), list[LogDirectory](), list[str]()
 
@@ -236,19 +244,19 @@ def test_a_link_of_another_name_is_the_partition_that_it_leads_to(directory: Pat
             st.Log(directory / "topic-5")
 
 
-def test_a_path_through_a_link(directory: Path, tmp_path: Path) -> None:
+def test_a_path_through_a_link_is_the_directory_that_it_leads_to(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
     with LogDirectory.open(directory), pytest.raises(DirectoryLockedError):
         app.clean(asking(tmp_path / "again" / "topic-0", topics=()), engine=no_engine)
-    with ReadOnlyLogs([tmp_path / "again" / "topic-0", directory / "topic-0"]) as found:
-        assert len(found) == 1
+    with ReadOnlyLogs([tmp_path / "again" / "topic-0", directory / "topic-0"]) as opened:
+        assert len(opened) == 1
 
 
 def test_a_read_through_a_link_ends_at_the_directorys_high_watermark(directory: Path, linked: Path) -> None:
     """The high watermark is in the directory's checkpoint, of which there is none beside the link."""
     write_checkpoint(directory / "replication-offset-checkpoint", {("topic", 0): 1})
-    with ReadOnlyLogs([linked]) as found:
-        assert found["topic", 0].view.high_watermark == 1
+    with ReadOnlyLogs([linked]) as opened:
+        assert opened["topic", 0].view.high_watermark == 1
     (split,) = plan(ReadOptions.of({"path": str(linked)}))
     assert [file_split.end for file_split in split.file_splits] == [1]
 
@@ -280,18 +288,18 @@ def test_a_link_among_a_brokers_partitions_is_not_followed_either_way(
 
 def test_a_directory_that_is_named_twice_is_cleaned_once(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
-    done = app.clean(asking(directory, tmp_path / "again", directory), engine=in_process)
-    assert [result.status for result in done.results] == ["cleaned"] * PARTITIONS
+    outcome = app.clean(asking(directory, tmp_path / "again", directory), engine=in_process)
+    assert [result.status for result in outcome.results] == ["cleaned"] * PARTITIONS
 
 
-def test_reading_commands_see_it_once(directory: Path, tmp_path: Path) -> None:
+def test_reading_commands_see_a_directory_of_two_names_once(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(directory)
     both = (directory, tmp_path / "again")
     assert BrokerDirectories(paths=both).snapshot().topic("topic").partitions == tuple(range(PARTITIONS))
-    asked = review.ExplainRequest(
+    request = review.ExplainRequest(
         directories=both, topics=["topic"], config=["cleanup.policy=compact"], no_spark=True
     )
-    assert len(review.explain(asked).logs) == PARTITIONS
+    assert len(review.explain(request).logs) == PARTITIONS
     with pytest.raises(UsageError, match="name a copy"):
         review.verify(
             review.VerifyRequest(before=directory, after=tmp_path / "again" / "topic-0", no_spark=True)
@@ -343,15 +351,15 @@ def test_one_partition_under_two_names_is_refused(
         app.clean(asking(directory, mount, topics=(), force=True), engine=no_engine)
 
 
-def test_an_undo_by_paths_through_links(directory: Path, tmp_path: Path) -> None:
+def test_an_undo_follows_recorded_paths_through_links(directory: Path, tmp_path: Path) -> None:
     """What a run kept names its partitions by the paths that it was given in those days."""
     before = listing(directory / "topic-0")
     named = [directory / "topic-0", directory / "topic-1"]
-    done = app.clean(asking(*named, topics=(), keep_originals=tmp_path / "keep"), engine=in_process)
-    assert done.kept is not None and len(done.results) == 2
+    outcome = app.clean(asking(*named, topics=(), keep_originals=tmp_path / "keep"), engine=in_process)
+    assert outcome.kept is not None and len(outcome.results) == 2
     (tmp_path / "again").symlink_to(directory)
-    told = done.kept / "topic-0" / "undo.json"
-    told.write_text(told.read_text().replace(str(directory), str(tmp_path / "again")))
-    app.undo(done.kept)
+    undo_file = outcome.kept / "topic-0" / "undo.json"
+    undo_file.write_text(undo_file.read_text().replace(str(directory), str(tmp_path / "again")))
+    app.undo(outcome.kept)
     assert listing(directory / "topic-0") == before
     assert read_checkpoint(directory / CLEANER_CHECKPOINT) == {OTHER: 41}

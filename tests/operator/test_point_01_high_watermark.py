@@ -73,11 +73,11 @@ def test_truncated_to_the_high_watermark_no_committed_value_is_missing(
     assert last_values(staged.partition, below=high_watermark) == committed
     end = result.cleaned_end_offset
     assert [record for record in records(staged.partition) if record[0] >= end] == [
-        each for each in tail if each[0] >= end
+        record for record in tail if record[0] >= end
     ]
-    for kept in list_segments(staged.partition):
-        if kept.base_offset >= high_watermark:
-            Path(kept.path).unlink()
+    for cleaned_segment in list_segments(staged.partition):
+        if cleaned_segment.base_offset >= high_watermark:
+            Path(cleaned_segment.path).unlink()
     assert last_values(staged.partition, below=high_watermark) == committed
 
 
@@ -129,11 +129,11 @@ def test_the_flag_concerns_only_logs_without_an_entry(tmp_path: Path) -> None:
     logs.write_log(tmp_path / "apart", segments)
     other = directory / "other-0"
     (tmp_path / "apart" / "topic-0").rename(other)
-    found = clean_two_logs(directory)
+    results = clean_two_logs(directory)
     assert logs.offsets(partition) == [0, 1, 2, 3]
-    assert found["topic"].cleaned_end_offset == 2
+    assert results["topic"].cleaned_end_offset == 2
     assert logs.offsets(other) == [1, 2, 3]
-    assert found["other"].cleaned_end_offset == 3
+    assert results["other"].cleaned_end_offset == 3
 
 
 @pytest.mark.parametrize("entry", [-5, 0])
@@ -141,8 +141,8 @@ def test_a_high_watermark_of_0_holds_back_everything(tmp_path: Path, entry: int)
     segments = {0: [logs.one(0, "a"), logs.one(1, "a")], 2: [logs.one(2, "a")]}
     partition = logs.write_log(tmp_path / "data", segments, high_watermark=entry)
     before = listing(partition)
-    found = clean_two_logs(tmp_path / "data", force=True)
-    assert found["topic"].status == "nothing_to_do"
+    results = clean_two_logs(tmp_path / "data", force=True)
+    assert results["topic"].status == "nothing_to_do"
     assert listing(partition) == before
 
 
@@ -150,16 +150,16 @@ def test_a_high_watermark_of_0_holds_back_everything(tmp_path: Path, entry: int)
 def test_an_expired_log_keeps_its_active_segment_and_its_end(tmp_path: Path, way: str) -> None:
     segments = {0: [logs.one(0, "a")], 2: [logs.one(2, "b")], 4: [logs.one(4, "c"), logs.one(5, "d")]}
     partition = logs.write_log(tmp_path / "data", segments, high_watermark=None)
-    topic_partition = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
+    destination = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
     before = listing(partition)
-    found = clean_two_logs(
+    results = clean_two_logs(
         tmp_path / "data",
         "cleanup.policy=compact,delete",
         "retention.bytes=0",
         "retention.ms=0",
-        **topic_partition,
+        **destination,
     )
-    assert found["topic"].status == "cleaned" and found["topic"].segments_after == 1
+    assert results["topic"].status == "cleaned" and results["topic"].segments_after == 1
     after = partition if way == "in place" else tmp_path / "new" / partition.name
     assert listing(after) == {name: facts for name, facts in before.items() if name.startswith(f"{4:020d}")}
     assert logs.offsets(after) == [4, 5]

@@ -72,7 +72,7 @@ def test_without_a_policy_nothing_is_cleaned(golden: Path, tmp_path: Path) -> No
 
 def test_a_whole_broker_is_changed_only_where_a_policy_says_so(stopped_broker: tuple[Path, Path]) -> None:
     before = {str(root): listing(root) for root in stopped_broker}
-    done = app.clean(
+    outcome = app.clean(
         app.CleanRequest(
             directories=list(stopped_broker),
             in_place=True,
@@ -82,17 +82,19 @@ def test_a_whole_broker_is_changed_only_where_a_policy_says_so(stopped_broker: t
         ),
         engine=in_process,
     )
-    cleaned = {result.directory for result in done.results if result.status == "cleaned"}
+    cleaned = {result.directory for result in outcome.results if result.status == "cleaned"}
     assert len(cleaned) >= 5
     for root in stopped_broker:
         after, old = listing(root), before[str(root)]
         changed = {name for name in {*after, *old} if after.get(name) != old.get(name)}
         for name in changed - {"cleaner-offset-checkpoint"}:
             assert str((root / name).parent) in cleaned, name
-    metadata = [result for result in done.results if result.topic == "__cluster_metadata"]
+    metadata = [result for result in outcome.results if result.topic == "__cluster_metadata"]
     assert [result.status for result in metadata] == ["skipped"]
     assert "never cleaned" in metadata[0].reason
-    assert {Path(each.path).name.rpartition("-")[2] for each in done.passed_over} == {"delete"}
+    assert {Path(passed_over.path).name.rpartition("-")[2] for passed_over in outcome.passed_over} == {
+        "delete"
+    }
 
 
 def test_the_clusters_metadata_is_not_touched_even_when_it_is_named(
@@ -219,6 +221,6 @@ def test_a_link_out_of_the_directory_is_not_followed(golden: Path, tmp_path: Pat
     before = listing(other.directory)
     with pytest.raises(UsageError, match="tombstones"):
         staged.clean(topics=("tombstones",))
-    done = staged.clean()
-    assert [each.reason for each in done.passed_over] == ["a symbolic link"]
+    outcome = staged.clean()
+    assert [passed_over.reason for passed_over in outcome.passed_over] == ["a symbolic link"]
     assert listing(other.directory) == before

@@ -81,15 +81,15 @@ def test_a_log_whose_staging_folder_is_unsafe_is_refused_by_name_and_the_others_
     assert (listing(directory / "basic-0"), listing(victim)) == (before, precious)
 
 
-@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("target_exists", [False, True])
 def test_links_below_the_staging_folder_are_removed_and_not_followed(
-    golden: Path, tmp_path: Path, victim: Path, kept: bool
+    golden: Path, tmp_path: Path, victim: Path, target_exists: bool
 ) -> None:
     directory, request = stage_several(golden, ["basic"], tmp_path)
     staging = directory / "basic-0" / STAGING
     (staging / "20200101T000000Z-abcdee").mkdir(parents=True)
     for link in ("20200101T000000Z-abcdef", "20200101T000000Z-abcdee/journal.json"):
-        (staging / link).symlink_to(victim if kept else victim / Path(link).name)
+        (staging / link).symlink_to(victim if target_exists else victim / Path(link).name)
     precious = listing(victim)
     (result,) = app.clean(request, engine=in_process).results
     assert result.status == "cleaned" and not staging.exists()
@@ -115,12 +115,12 @@ def test_root_is_not_led_out_of_a_tree_whose_owner_swaps_folders_for_links(
         give_to_somebody(data)
     for name in tree(partition):
         shutil.copy(partition / name, victim / name)
-    precious, left = listing(victim), [at]
+    precious, steps_left = listing(victim), [at]
     place = {STAGING: partition / STAGING, "run": partition / STAGING / "run", "partition": partition}[which]
 
     def swap(operation: Operation) -> None:
-        left[0] -= 1
-        if left[0] < 0 and place.is_dir() and not place.is_symlink():
+        steps_left[0] -= 1
+        if steps_left[0] < 0 and place.is_dir() and not place.is_symlink():
             (victim / "run").mkdir(exist_ok=True)
             place.rename(tmp_path / "aside")
             place.symlink_to(victim)
@@ -176,8 +176,8 @@ def test_a_segment_is_not_split_into_a_link(tmp_path: Path, victim: Path) -> Non
         config_of=lambda topic_partition: LogConfig(), now_ms=NOW, threads=1, check=True
     )
     with LogDirectory.open(tmp_path / "data") as directory:
-        (found,) = recover_directories([directory], options, None)[0].logs
-    assert (found.status, STAGING in found.reason) == ("refused", True)
+        (recovery,) = recover_directories([directory], options, None)[0].logs
+    assert (recovery.status, STAGING in recovery.reason) == ("refused", True)
     assert (listing(partition), listing(victim)) == (before, precious)
 
 

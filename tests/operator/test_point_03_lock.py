@@ -101,7 +101,7 @@ def test_the_lock_is_held_throughout_on_one_descriptor(
     staged: Staged, asker: Asker, tmp_path: Path, golden: Path, way: str
 ) -> None:
     lock = staged.directory / ".lock"
-    seen: list[tuple[str, int]] = []
+    states: list[tuple[str, int]] = []
     request = staged.asking(report=tmp_path / "report.json", keep_originals=tmp_path / "keep")
     if way == "out":
         request = staged.asking(report=tmp_path / "report.json", in_place=False, out=tmp_path / "new")
@@ -112,11 +112,11 @@ def test_the_lock_is_held_throughout_on_one_descriptor(
         other.partition.rename(staged.directory / "basic-0")
         both = [staged.partition, staged.directory / "basic-0"]
         request = staged.asking(directories=both, topics=(), high_watermark="end")
-    with files.observe(lambda operation: seen.append((asker(lock), descriptors_of(lock)))):
-        done = app.clean(request, engine=in_process)
-    assert done.results[0].status == "cleaned" or done.results[1].status == "cleaned"
-    assert len(seen) > 50
-    assert set(seen) == {("held", 1)}
+    with files.observe(lambda operation: states.append((asker(lock), descriptors_of(lock)))):
+        outcome = app.clean(request, engine=in_process)
+    assert outcome.results[0].status == "cleaned" or outcome.results[1].status == "cleaned"
+    assert len(states) > 50
+    assert set(states) == {("held", 1)}
     assert asker(lock) == "free"
     assert descriptors_of(lock) == 0
 

@@ -33,9 +33,9 @@ class Tampering(InProcessEngine):
         self._change = change
 
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
-        for done in super().clean_whole(works):
-            self._change(done)
-            yield done
+        for report in super().clean_whole(works):
+            self._change(report)
+            yield report
 
     def rewrite(self, work: LogWork, retained: Sequence[RetainedFile]) -> list[GroupReport]:
         wave = LogReport(name=work.name, extracted=Extracted(), groups=super().rewrite(work, retained))
@@ -77,21 +77,28 @@ DAMAGES = [(flip, 0), (flip, 5), (flip, -1), (cut, -1), (cut, 0)]
 @pytest.mark.parametrize(
     ("kind", "damage", "position", "group"),
     # In every run each damage of each kind of file, in one group or the other.
-    in_turn([(kind, *each) for kind in ("log", "index", "timeindex") for each in DAMAGES], (3, 5)),
+    in_turn(
+        [
+            (kind, *damage_and_position)
+            for kind in ("log", "index", "timeindex")
+            for damage_and_position in DAMAGES
+        ],
+        (3, 5),
+    ),
 )
 def test_a_staged_file_that_is_damaged_is_not_swapped_in(
     staged: Staged, kind: str, damage: Callable[[Path, int], None], position: int, group: int
 ) -> None:
     """The damage is done before the last file of the group is synced: the read-back comes right after it."""
-    seen: list[str] = []
+    synced: list[str] = []
     hit: list[Path] = []
 
     def watch(operation: files.Operation) -> None:
         verb, path, _ = operation
         if verb == "fsync" and ".siltstone" in path and path.endswith(".timeindex"):
-            seen.append(path)
+            synced.append(path)
             target = Path(path).with_suffix(f".{kind}")
-            if len(seen) == group + 1 and target.stat().st_size:
+            if len(synced) == group + 1 and target.stat().st_size:
                 hit.append(target)
                 damage(target, position)
 
@@ -161,24 +168,24 @@ def test_a_retained_offset_without_a_record_is_noticed(
     nothing_swapped(staged, InProcessEngine())
 
 
-def one_winner_more(done: LogReport) -> None:
-    done.retained_counts[0] += 1
+def one_winner_more(report: LogReport) -> None:
+    report.retained_counts[0] += 1
 
 
-def one_record_more(done: LogReport) -> None:
-    done.extracted.records += 1
+def one_record_more(report: LogReport) -> None:
+    report.extracted.records += 1
 
 
-def one_record_less_in_a_group(done: LogReport) -> None:
-    done.groups[1].counts.records_read -= 1
+def one_record_less_in_a_group(report: LogReport) -> None:
+    report.groups[1].counts.records_read -= 1
 
 
-def a_group_is_missing(done: LogReport) -> None:
-    done.groups.pop(3)
+def a_group_is_missing(report: LogReport) -> None:
+    report.groups.pop(3)
 
 
-def a_group_twice(done: LogReport) -> None:
-    done.groups.insert(0, dataclasses.replace(done.groups[0]))
+def a_group_twice(report: LogReport) -> None:
+    report.groups.insert(0, dataclasses.replace(report.groups[0]))
 
 
 @pytest.mark.parametrize(
@@ -193,11 +200,11 @@ def test_a_failed_check_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp
     """What was swapped was checked; the checkpoint does not move, so that the next run does it all."""
     waves = 0
 
-    def change(done: LogReport) -> None:
+    def change(report: LogReport) -> None:
         nonlocal waves
         waves += 1
         if waves == 3:
-            done.groups[0].retained_count += 1
+            report.groups[0].retained_count += 1
 
     (result,) = app.clean(
         staged.asking(max_extra_bytes=SMALL_WAVES), engine=lambda request, progress: Tampering(change)
@@ -209,8 +216,8 @@ def test_a_failed_check_in_a_later_wave_leaves_the_log_whole(staged: Staged, tmp
 
 
 def test_a_staged_file_that_grew_after_its_check_is_not_swapped_in(staged: Staged) -> None:
-    def change(done: LogReport) -> None:
-        with Path(done.groups[0].staged["log"]).open("ab") as file:
+    def change(report: LogReport) -> None:
+        with Path(report.groups[0].staged["log"]).open("ab") as file:
             file.write(b"more")
 
     nothing_swapped(staged, Tampering(change), "bytes, but its task reported")

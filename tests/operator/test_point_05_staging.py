@@ -46,21 +46,25 @@ def retained(work: LogWork, group: int) -> np.ndarray[tuple[int], np.dtype[np.ui
 
 
 def test_tasks_write_below_their_runs_folder_and_sync_before_they_report(staged: Staged) -> None:
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
+    operations: list[files.Operation] = []
+    with files.observe(operations.append):
         report = app.clean(staged.request, engine=lambda request, progress: InProcessEngine())
-    first_swap = next(i for i, (verb, _, other) in enumerate(seen) if other.endswith(".cleaned"))
-    created = [path for verb, path, _ in seen[:first_swap] if verb == "create"]
+    first_swap = next(i for i, (verb, _, other) in enumerate(operations) if other.endswith(".cleaned"))
+    created = [path for verb, path, _ in operations[:first_swap] if verb == "create"]
     folder = staged.partition / ".siltstone" / report.run
     assert len(created) == 9
     assert {str(Path(path).parent) for path in created} == {str(folder)}
     for path in created:
         last_write = max(
-            i for i, each in enumerate(seen[:first_swap]) if each[:2] in (("write", path), ("create", path))
+            i
+            for i, operation in enumerate(operations[:first_swap])
+            if operation[:2] in (("write", path), ("create", path))
         )
-        assert ("fsync", path, "") in seen[last_write:first_swap]
-        attributes = max(i for i, each in enumerate(seen[:first_swap]) if each[:2] == ("utime", path))
-        assert ("fsync", path, "") in seen[attributes:first_swap]
+        assert ("fsync", path, "") in operations[last_write:first_swap]
+        attributes = max(
+            i for i, operation in enumerate(operations[:first_swap]) if operation[:2] == ("utime", path)
+        )
+        assert ("fsync", path, "") in operations[attributes:first_swap]
 
 
 def test_a_late_attempt_changes_nothing_after_the_swap(staged: Staged) -> None:
@@ -95,10 +99,10 @@ def test_a_second_attempt_has_files_of_its_own(staged: Staged, tmp_path: Path) -
     second = rewrite_range(work, work.ranges[0], all_records, "b").groups[0]
     assert first.failure is None and second.failure is None
     assert not set(first.staged.values()) & set(second.staged.values())
-    mine = {path: Path(path).read_bytes() for path in first.staged.values()}
+    files_of_first = {path: Path(path).read_bytes() for path in first.staged.values()}
     again = rewrite_range(work, work.ranges[0], all_records, "a").groups[0]
     assert again.failure is not None and "exists" in again.failure.reason
-    for path, data in mine.items():
+    for path, data in files_of_first.items():
         if Path(path).exists():
             assert Path(path).read_bytes() == data
     now = listing(staged.directory)
@@ -128,9 +132,11 @@ def test_the_brokers_other_files_are_not_touched(staged: Staged) -> None:
     strange = staged.partition / "somebodys.file"
     strange.write_bytes(b"theirs")
     active = max(staged.partition.glob("*.log")).stem
-    kept = ("somebodys.file", "partition.metadata", "leader-epoch-checkpoint", active)
+    untouched = ("somebodys.file", "partition.metadata", "leader-epoch-checkpoint", active)
     before = {
-        n: v for n, v in listing(staged.directory).items() if Path(n).name.startswith(kept) or "/" not in n
+        n: v
+        for n, v in listing(staged.directory).items()
+        if Path(n).name.startswith(untouched) or "/" not in n
     }
     staged.clean_one()
     after = listing(staged.directory)

@@ -35,32 +35,32 @@ CHECKPOINT_TMP = "cleaner-offset-checkpoint.tmp"
 
 
 def operations(do: Callable[[], object]) -> list[files.Operation]:
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
+    recorded: list[files.Operation] = []
+    with files.observe(recorded.append):
         do()
-    return seen
+    return recorded
 
 
 class FullDisk:
     """From the given operation on, nothing that needs space works any more."""
 
     def __init__(self, after: int) -> None:
-        self.left = after
+        self.remaining = after
         self.hit = ""
 
     def __call__(self, operation: files.Operation) -> None:
         if operation[0] in NEEDS_SPACE:
-            self.left -= 1
-            if self.left < 0:
+            self.remaining -= 1
+            if self.remaining < 0:
                 self.hit = self.hit or operation[1]
                 raise OSError(errno.ENOSPC, "No space left on device", operation[1])
 
 
 def count_of_space(golden: Path, folder: Path, **changes: object) -> tuple[int, bytes]:
     """How many operations of a whole run need space; the log's bytes after it."""
-    whole = stage(golden, "basic", folder)
-    seen = operations(lambda: whole.clean_one(**changes))
-    return sum(verb in NEEDS_SPACE for verb, _, _ in seen), log_bytes(whole.partition)
+    uninterrupted = stage(golden, "basic", folder)
+    recorded = operations(lambda: uninterrupted.clean_one(**changes))
+    return sum(verb in NEEDS_SPACE for verb, _, _ in recorded), log_bytes(uninterrupted.partition)
 
 
 @pytest.mark.random
@@ -89,8 +89,8 @@ def test_a_full_disk_at_any_moment_leaves_the_log_whole(
 @pytest.mark.random
 def test_a_full_disk_while_copying_leaves_no_copy(golden: Path, tmp_path: Path) -> None:
     whole = stage(golden, "basic", tmp_path / "whole")
-    seen = operations(lambda: whole.clean_one(in_place=False, out=tmp_path / "copy"))
-    count = sum(verb in NEEDS_SPACE for verb, _, _ in seen)
+    recorded = operations(lambda: whole.clean_one(in_place=False, out=tmp_path / "copy"))
+    count = sum(verb in NEEDS_SPACE for verb, _, _ in recorded)
     staged = stage(golden, "basic", tmp_path / "data")
     before = listing(staged.directory)
     beside = {path.name for path in tmp_path.iterdir()}
@@ -180,12 +180,12 @@ def test_several_small_logs_together_stay_below_what_is_allowed(golden: Path, tm
 def test_too_little_space_is_refused_before_anything_is_written(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "grouping", tmp_path / "data")
     before = listing(staged.directory)
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
+    recorded: list[files.Operation] = []
+    with files.observe(recorded.append):
         (result,) = app.clean(staged.asking(max_extra_bytes=5_000), engine=no_engine).results
     assert result.status == "failed"
     assert "--max-extra-bytes" in result.reason and "5000" in result.reason
-    assert seen == []
+    assert recorded == []
     assert listing(staged.directory) == before
 
 
@@ -230,10 +230,10 @@ def test_a_dry_run_says_that_the_run_would_be_refused(
     changes = {**changes, **({"keep_originals": tmp_path / "keep"} if "keep_originals" in changes else {})}
     staged = stage(golden, "grouping", tmp_path / "data")
     before = listing(staged.directory)
-    asked = staged.asking(max_extra_bytes=5_000, dry_run=True, **changes)
-    (planned,) = app.clean(asked, engine=no_engine).results
+    request = staged.asking(max_extra_bytes=5_000, dry_run=True, **changes)
+    (planned,) = app.clean(request, engine=no_engine).results
     assert listing(staged.directory) == before and not (tmp_path / "keep").exists()
-    (refused,) = app.clean(replace(asked, in_place=True, dry_run=False), engine=no_engine).results
+    (refused,) = app.clean(replace(request, in_place=True, dry_run=False), engine=no_engine).results
     assert planned.reason.replace("the run would be refused: ", "") == refused.reason != planned.reason
     assert planned.status == refused.status == "failed" and "5000 are allowed" in planned.reason
 
@@ -242,8 +242,12 @@ def test_a_dry_run_of_a_log_that_would_go_in_waves_counts_the_same(golden: Path,
     allowed = room_in_waves(14_000, offsets=724)
     staged = stage(golden, "compact_then_delete_ms2", tmp_path / "data")
     planned = staged.clean_one(max_extra_bytes=allowed, force=True, dry_run=True)
-    done = staged.clean_one(max_extra_bytes=allowed, force=True)
-    assert (planned.status, planned.counts, planned.bytes_after) == ("cleaned", done.counts, done.bytes_after)
+    cleaned = staged.clean_one(max_extra_bytes=allowed, force=True)
+    assert (planned.status, planned.counts, planned.bytes_after) == (
+        "cleaned",
+        cleaned.counts,
+        cleaned.bytes_after,
+    )
 
 
 def test_a_dry_run_counts_the_space_of_kept_originals(golden: Path, tmp_path: Path) -> None:
@@ -251,8 +255,11 @@ def test_a_dry_run_counts_the_space_of_kept_originals(golden: Path, tmp_path: Pa
     _, request = stage_several(golden, names, tmp_path)
     request = replace(request, keep_originals=tmp_path / "keep", max_extra_bytes=60_000)
     statuses = [
-        {str(result.topic_partition): result.status for result in app.clean(asked, engine=in_process).results}
-        for asked in (replace(request, dry_run=True), request)
+        {
+            str(result.topic_partition): result.status
+            for result in app.clean(variant, engine=in_process).results
+        }
+        for variant in (replace(request, dry_run=True), request)
     ]
     assert statuses[0] == statuses[1] and set(statuses[0].values()) == {"cleaned", "failed"}
 

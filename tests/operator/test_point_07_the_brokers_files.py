@@ -36,14 +36,14 @@ def attributes_work(path: Path) -> bool:
     return False
 
 
-def the_brokers(directory: Path) -> None:
+def assert_files_are_the_brokers(directory: Path) -> None:
     """Everything below is the other user's, with the modes and attributes that it had."""
     owner = (OWNER, GROUP) if is_root() else (os.geteuid(), directory.stat().st_gid)
     for path in [directory, *directory.rglob("*")]:
         facts = path.stat()
         assert (facts.st_uid, facts.st_gid) == owner, path
-        wanted = FOLDER_MODE if path.is_dir() else FILE_MODE
-        assert stat.S_IMODE(facts.st_mode) == wanted, path
+        expected = FOLDER_MODE if path.is_dir() else FILE_MODE
+        assert stat.S_IMODE(facts.st_mode) == expected, path
 
 
 def times_are_the_last_sources(before: dict[int, int], partition: Path) -> None:
@@ -60,7 +60,7 @@ def test_files_that_are_swapped_in_keep_owner_mode_and_attributes(staged: Staged
     attributes = attributes_work(staged.partition)
     result = staged.clean_one()
     assert result.status == "cleaned" and result.segments_after < result.segments_before
-    the_brokers(staged.directory)
+    assert_files_are_the_brokers(staged.directory)
     times_are_the_last_sources(before, staged.partition)
     if attributes:
         for segment in list_segments(staged.partition):
@@ -72,8 +72,8 @@ def test_files_that_are_swapped_in_keep_owner_mode_and_attributes(staged: Staged
 def test_a_new_checkpoint_is_the_directory_owners(staged: Staged) -> None:
     (staged.directory / "cleaner-offset-checkpoint").unlink()
     assert staged.clean_one().status == "cleaned"
-    found = (staged.directory / "cleaner-offset-checkpoint").stat()
-    assert (found.st_uid, found.st_gid) == (
+    status = (staged.directory / "cleaner-offset-checkpoint").stat()
+    assert (status.st_uid, status.st_gid) == (
         staged.directory.stat().st_uid,
         staged.directory.stat().st_gid,
     )
@@ -85,7 +85,7 @@ def test_a_copy_keeps_owner_mode_and_attributes(staged: Staged, tmp_path: Path) 
     (result,) = staged.clean(in_place=False, out=new).results
     assert result.status == "cleaned"
     (new / "cleaner-offset-checkpoint").chmod(FILE_MODE)
-    the_brokers(new)
+    assert_files_are_the_brokers(new)
     times_are_the_last_sources(before, new / staged.partition.name)
 
 
@@ -93,12 +93,12 @@ def test_kept_originals_and_undo_keep_owner_and_mode(staged: Staged, tmp_path: P
     report = staged.clean(keep_originals=tmp_path / "keep")
     assert report.kept is not None
     app.undo(report.kept)
-    the_brokers(staged.directory)
+    assert_files_are_the_brokers(staged.directory)
 
 
 def test_a_new_lock_file_belongs_to_the_directorys_owner(staged: Staged) -> None:
     (staged.directory / ".lock").unlink()
     lock = files.Lock(staged.directory / ".lock")
-    found = (staged.directory / ".lock").stat()
+    status = (staged.directory / ".lock").stat()
     lock.release()
-    assert found.st_uid == staged.directory.stat().st_uid
+    assert status.st_uid == staged.directory.stat().st_uid

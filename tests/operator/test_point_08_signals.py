@@ -29,12 +29,12 @@ class Brokers:
     def __init__(self, golden: Path, folder: Path) -> None:
         self.folder = folder
         self.directory, self.request = stage_several(golden, SETS, folder / "broker")
-        self.values = self.seen()
+        self.values = self.values_by_log()
 
     def partitions(self) -> list[Path]:
         return sorted(LogDirectory.open(self.directory, lock=False).partitions.values())
 
-    def seen(self) -> dict[str, object]:
+    def values_by_log(self) -> dict[str, object]:
         """Each key's last value, log by log; a tombstone may go."""
         return {
             path.name: {key: last for key, last in last_values(path).items() if last[1] is not None}
@@ -54,14 +54,14 @@ class Brokers:
         ]
 
     def assert_whole(self) -> None:
-        """No value is missing, and the next run ends as one run would: nothing is left by it."""
-        assert self.seen() == self.values
+        """No value is missing; the next run ends as an uninterrupted run would, and leaves no staged file."""
+        assert self.values_by_log() == self.values
         assert self.assert_next_run() == self.assert_next_run()
 
     def assert_next_run(self) -> dict[str, bytes]:
         report = app.clean(self.request, engine=in_process)
         assert {result.status for result in report.results} <= {"cleaned", "nothing_to_do"}, report.results
-        assert self.seen() == self.values
+        assert self.values_by_log() == self.values
         assert not list(self.directory.rglob(".siltstone/*"))
         return {path.name: log_bytes(path) for path in self.partitions()}
 
@@ -97,15 +97,20 @@ FEW = [CLEANING[6]]
 """In a task of Spark's whose files are staged; the shuffles of the later stages take as long again."""
 
 
-def told(case: tuple[str, Sequence[signal.Signals], float]) -> str:
+def case_id(case: tuple[str, Sequence[signal.Signals], float]) -> str:
     stage, send, later = case
-    return f"{stage}-{'-'.join(each.name for each in send)}-{later}"
+    return f"{stage}-{'-'.join(signal_sent.name for signal_sent in send)}-{later}"
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(each, marks=() if each in FEW else pytest.mark.long, id=told(each)) for each in CLEANING],
+    [
+        pytest.param(
+            interruption, marks=() if interruption in FEW else pytest.mark.long, id=case_id(interruption)
+        )
+        for interruption in CLEANING
+    ],
 )
 def test_a_signal_ends_clean_and_every_log_is_whole(
     brokers: Brokers, case: tuple[str, Sequence[signal.Signals], float]
@@ -160,7 +165,7 @@ def test_a_signal_ends_the_other_commands(
     assert not [path for path in brokers.folder.iterdir() if "out" in path.name], "a copy, or a part of one"
     if what == "recover":
         assert not (brokers.directory / ".kafka_cleanshutdown").exists(), "not all of it was recovered"
-        assert not any(each.needs_attention for each in app.recover([brokers.directory]))
+        assert not any(recovery.needs_attention for recovery in app.recover([brokers.directory]))
     brokers.assert_whole()
 
 

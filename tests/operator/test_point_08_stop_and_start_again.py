@@ -60,10 +60,10 @@ class Crash(BaseException):
 def whole_run(golden: Path, folder: Path, **changes: Any) -> tuple[list[files.Operation], bytes, int | None]:
     """An uninterrupted run: its operations, the log's bytes and the checkpoint after it."""
     staged = stage(golden, SET, folder)
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
+    recorded: list[files.Operation] = []
+    with files.observe(recorded.append):
         assert staged.clean_one(**changes).status == "cleaned"
-    return seen, log_bytes(staged.partition), staged.checkpoint()
+    return recorded, log_bytes(staged.partition), staged.checkpoint()
 
 
 STEP = 5 if THOROUGH else 41
@@ -71,12 +71,12 @@ STEP = 5 if THOROUGH else 41
 
 def at_operation(number: int, do: Callable[[], None]) -> Callable[[files.Operation], None]:
     """An observer that does something before one operation."""
-    left = number
+    remaining = number
 
     def watch(operation: files.Operation) -> None:
-        nonlocal left
-        left -= 1
-        if left == -1:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == -1:
             do()
 
     return watch
@@ -91,14 +91,14 @@ def test_after_a_signal_at_any_moment_the_next_run_ends_with_the_same_log(
     golden: Path, tmp_path: Path, signal_number: signal.Signals, step: int
 ) -> None:
     """Ctrl-C, or SIGTERM as the command takes it: the log is whole, the next run ends as one run would."""
-    seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    recorded, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        for at in range(0, len(seen), step):
+        for at in range(0, len(recorded), step):
             staged = stage(golden, SET, tmp_path / f"stopped-{at}")
             values = last_values(staged.partition)
             watch = at_operation(at, lambda: signal.raise_signal(signal_number))
@@ -120,21 +120,21 @@ def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
 ) -> None:
     """Nothing is tidied up behind an operation that never happened: the next run does that, says so, and ends
     as one run would."""
-    seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    recorded, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
 
     swept = 0
-    for at in range(0, len(seen), STEP):
+    for at in range(0, len(recorded), STEP):
         staged = stage(golden, SET, tmp_path / f"died-{at}")
         values = last_values(staged.partition)
 
         class Dead:
-            """Once it happened, nothing happens any more."""
+            """From one operation on every operation crashes, as in a process that has died."""
 
-            left = at
+            remaining = at
 
             def __call__(self, operation: files.Operation) -> None:
-                self.left -= 1
-                if self.left < 0:
+                self.remaining -= 1
+                if self.remaining < 0:
                     raise Crash
 
         with files.observe(Dead()), pytest.raises(Crash):
@@ -148,22 +148,22 @@ def test_after_a_crash_at_any_moment_the_next_run_ends_with_the_same_log(
         no_leftovers(staged.directory)
         assert last_values(staged.partition) == values
         assert (log_bytes(staged.partition), staged.checkpoint()) == (cleaned, checkpoint), at
-    assert swept > len(seen) // STEP * 0.7
+    assert swept > len(recorded) // STEP * 0.7
 
 
 @pytest.mark.parametrize("share", few([(0.3,), (0.6,), (0.95,)], 1))
 def test_after_kill_9_the_next_run_ends_with_the_same_log(golden: Path, tmp_path: Path, share: float) -> None:
-    seen, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    recorded, cleaned, checkpoint = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     folder = tmp_path / "killed"
-    arguments = [str(golden), SET, str(int(len(seen) * share)), str(folder), str(SMALL_WAVES)]
-    done = subprocess.run(
+    arguments = [str(golden), SET, str(int(len(recorded) * share)), str(folder), str(SMALL_WAVES)]
+    completed = subprocess.run(
         [sys.executable, "-c", KILLED_HALF_WAY, *arguments],
         cwd=REPOSITORY,
         capture_output=True,
         check=False,
         timeout=120,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert completed.returncode == -signal.SIGKILL, completed.stderr
     request = stage(golden, SET, tmp_path / "another")
     staged = Staged(
         case=request.case,
@@ -178,9 +178,9 @@ def test_after_kill_9_the_next_run_ends_with_the_same_log(golden: Path, tmp_path
 
 def test_groups_that_were_swapped_stay_swapped(golden: Path, tmp_path: Path) -> None:
     """What was swapped before the stop is not written anew from its originals: they are gone."""
-    seen, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    recorded, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     promoted = [
-        i for i, (verb, source, _) in enumerate(seen) if verb == "rename" and source.endswith("log.swap")
+        i for i, (verb, source, _) in enumerate(recorded) if verb == "rename" and source.endswith("log.swap")
     ]
     staged = stage(golden, SET, tmp_path / "stopped")
     size = sum(path.stat().st_size for path in staged.partition.glob("*.log"))
@@ -189,24 +189,24 @@ def test_groups_that_were_swapped_stay_swapped(golden: Path, tmp_path: Path) -> 
         pytest.raises(KeyboardInterrupt),
     ):
         staged.clean(max_extra_bytes=SMALL_WAVES)
-    left = sum(path.stat().st_size for path in staged.partition.glob("*.log"))
-    assert left < size * 0.75
+    size_after = sum(path.stat().st_size for path in staged.partition.glob("*.log"))
+    assert size_after < size * 0.75
 
 
 def test_a_run_without_time_still_changes_something(golden: Path, tmp_path: Path) -> None:
     """The first log, or one group of it that changes; what comes after waits for the next run."""
     _, request = stage_several(golden, ["basic", "tombstones", SET], tmp_path)
-    asked = replace(request, stop_after=0.0, max_extra_bytes=75_000)
+    request_without_time = replace(request, stop_after=0.0, max_extra_bytes=75_000)
     cleaned = []
     for _ in range(20):
-        results = app.clean(asked, engine=in_process).results
+        results = app.clean(request_without_time, engine=in_process).results
         assert {result.status for result in results} <= {"cleaned", "skipped", "nothing_to_do"}
         assert all("--stop-after" in result.reason for result in results if result.status == "skipped")
-        done = [result for result in results if result.discarded.total()]
+        changed = [result for result in results if result.discarded.total()]
         cleaned += [str(result.topic_partition) for result in results if result.status == "cleaned"]
         if {result.status for result in results} == {"nothing_to_do"}:
             break
-        assert done
+        assert changed
     assert len(cleaned) == len(set(cleaned)) == 3
 
 
@@ -246,25 +246,25 @@ def test_stop_after_may_stop_between_two_waves(
 def test_what_was_done_before_the_stop_is_in_the_report_and_the_history(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, SET, tmp_path / "data")
     (staged.directory / "siltstone-cleanings.jsonl").touch()
-    done = staged.clean_one(max_extra_bytes=SMALL_WAVES, stop_after=0.0, report=tmp_path / "report.json")
+    first = staged.clean_one(max_extra_bytes=SMALL_WAVES, stop_after=0.0, report=tmp_path / "report.json")
     rest = staged.clean_one(max_extra_bytes=SMALL_WAVES)
-    assert (done.status, rest.status) == ("skipped", "cleaned")
+    assert (first.status, rest.status) == ("skipped", "cleaned")
     (log,) = json.loads((tmp_path / "report.json").read_text())["logs"]
     assert "with 1 of 6 groups done" in log["reason"] and log["bytes_after"] < log["bytes_before"]
-    assert log["removed"]["superseded"] == done.discarded.superseded > 0
-    kept = [cleaning.result for cleaning in read_cleanings(staged.directory)]
-    assert [(each.status, each.discarded) for each in kept] == [
-        ("skipped", done.discarded),
+    assert log["removed"]["superseded"] == first.discarded.superseded > 0
+    recorded = [cleaning.result for cleaning in read_cleanings(staged.directory)]
+    assert [(result.status, result.discarded) for result in recorded] == [
+        ("skipped", first.discarded),
         ("cleaned", rest.discarded),
     ]
     whole = stage(golden, SET, tmp_path / "whole").clean_one()
-    assert done.discarded.superseded + rest.discarded.superseded == whole.discarded.superseded
+    assert first.discarded.superseded + rest.discarded.superseded == whole.discarded.superseded
 
 
 def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: Path) -> None:
-    seen, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
+    recorded, _, _ = whole_run(golden, tmp_path / "whole", max_extra_bytes=SMALL_WAVES)
     promoted = [
-        i for i, (verb, source, _) in enumerate(seen) if verb == "rename" and source.endswith("log.swap")
+        i for i, (verb, source, _) in enumerate(recorded) if verb == "rename" and source.endswith("log.swap")
     ]
     staged = stage(golden, SET, tmp_path / "data")
     (staged.directory / "siltstone-cleanings.jsonl").touch()
@@ -274,7 +274,7 @@ def test_what_was_done_before_ctrl_c_is_in_the_history(golden: Path, tmp_path: P
         pytest.raises(KeyboardInterrupt),
     ):
         staged.clean(max_extra_bytes=SMALL_WAVES)
-    (kept,) = [cleaning.result for cleaning in read_cleanings(staged.directory)]
-    assert kept.status == "skipped" and kept.reason.startswith("interrupted; what was swapped in stays")
-    assert kept.discarded.superseded > 0
-    assert (kept.bytes_before, kept.bytes_after >= len(log_bytes(staged.partition))) == (before, True)
+    (result,) = [cleaning.result for cleaning in read_cleanings(staged.directory)]
+    assert result.status == "skipped" and result.reason.startswith("interrupted; what was swapped in stays")
+    assert result.discarded.superseded > 0
+    assert (result.bytes_before, result.bytes_after >= len(log_bytes(staged.partition))) == (before, True)

@@ -36,8 +36,8 @@ class Crash(BaseException):
     """The process is gone, as far as this process can show it."""
 
 
-def without_checkpoint(found: Listing) -> Listing:
-    return {name: facts for name, facts in found.items() if name != "cleaner-offset-checkpoint"}
+def without_checkpoint(files_of_directory: Listing) -> Listing:
+    return {name: facts for name, facts in files_of_directory.items() if name != "cleaner-offset-checkpoint"}
 
 
 @pytest.mark.parametrize(("name", "number"), [("basic", 0), (SET, 1), ("grouping", 2), ("idempotent", 0)])
@@ -59,25 +59,25 @@ def test_undo_restores_everything(golden: Path, tmp_path: Path, name: str, numbe
 @pytest.mark.parametrize("broken_off", ["undo", "clean"])
 def test_undo_resumes_after_a_crash_at_any_moment(golden: Path, tmp_path: Path, broken_off: str) -> None:
     whole = stage(golden, "basic", tmp_path / "whole")
-    seen: list[files.Operation] = []
+    recorded: list[files.Operation] = []
     if broken_off == "clean":
-        with files.observe(seen.append):
+        with files.observe(recorded.append):
             whole.clean(keep_originals=tmp_path / "keep-whole")
     else:
-        kept = whole.clean(keep_originals=tmp_path / "keep-whole").kept
-        assert kept is not None
-        with files.observe(seen.append):
-            app.undo(kept)
-    for at in share(range(0, len(seen), 5 if broken_off == "clean" else 3), 3):
+        originals = whole.clean(keep_originals=tmp_path / "keep-whole").kept
+        assert originals is not None
+        with files.observe(recorded.append):
+            app.undo(originals)
+    for at in share(range(0, len(recorded), 5 if broken_off == "clean" else 3), 3):
         staged = stage(golden, "basic", tmp_path / f"{at}")
         before, keep = listing(staged.directory), tmp_path / f"keep-{at}"
 
         class Dead:
-            left = at
+            remaining = at
 
             def __call__(self, operation: files.Operation) -> None:
-                self.left -= 1
-                if self.left < 0:
+                self.remaining -= 1
+                if self.remaining < 0:
                     raise Crash
 
         if broken_off == "clean":
@@ -107,21 +107,23 @@ def test_the_folder_of_originals_is_durable_before_a_segment_is_replaced(
     golden: Path, tmp_path: Path
 ) -> None:
     """Each new folder is an entry of the one above it, which a power cut may lose."""
-    staged, seen = stage(golden, "basic", tmp_path / "data"), list[files.Operation]()
-    with files.observe(seen.append):
+    staged, recorded = stage(golden, "basic", tmp_path / "data"), list[files.Operation]()
+    with files.observe(recorded.append):
         staged.clean(keep_originals=tmp_path / "new" / "keep")
-    swap = next(i for i, (verb, _, to) in enumerate(seen) if verb == "rename" and to.endswith(".cleaned"))
-    synced = {path for verb, path, _ in seen[:swap] if verb == "fsync"}
-    made = {path for verb, path, _ in seen[:swap] if verb == "mkdir" and ".siltstone" not in str(path)}
-    assert {str(tmp_path / "new"), str(tmp_path / "new" / "keep")} < set(map(str, made))
-    assert {str(Path(path).parent) for path in made} <= set(map(str, synced))
+    swap = next(i for i, (verb, _, to) in enumerate(recorded) if verb == "rename" and to.endswith(".cleaned"))
+    synced = {path for verb, path, _ in recorded[:swap] if verb == "fsync"}
+    new_folders = {
+        path for verb, path, _ in recorded[:swap] if verb == "mkdir" and ".siltstone" not in str(path)
+    }
+    assert {str(tmp_path / "new"), str(tmp_path / "new" / "keep")} < set(map(str, new_folders))
+    assert {str(Path(path).parent) for path in new_folders} <= set(map(str, synced))
 
 
 @pytest.mark.parametrize("change", ["append", "cleaned segment", "rolled", "gone"])
 def test_undo_is_refused_once_the_log_changed(golden: Path, tmp_path: Path, change: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
-    kept = staged.clean(keep_originals=tmp_path / "keep").kept
-    assert kept is not None
+    originals = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert originals is not None
     logs = sorted(staged.partition.glob("*.log"))
     if change == "append":
         with logs[-1].open("ab") as file:
@@ -135,7 +137,7 @@ def test_undo_is_refused_once_the_log_changed(golden: Path, tmp_path: Path, chan
         logs[-1].unlink()
     before = listing(staged.directory)
     with pytest.raises(DirectoryRefusedError, match="nothing was changed"):
-        app.undo(kept)
+        app.undo(originals)
     assert listing(staged.directory) == before
 
 
@@ -148,13 +150,13 @@ def test_undo_of_what_is_no_run_is_wrong_usage(tmp_path: Path) -> None:
 
 def test_a_damaged_undo_file_is_refused(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
-    kept = staged.clean(keep_originals=tmp_path / "keep").kept
-    assert kept is not None
-    path = kept / staged.partition.name / "undo.json"
+    originals = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert originals is not None
+    path = originals / staged.partition.name / "undo.json"
     for text in ("{", "[]", "{}", '{"groups": [{}]}', "\udcff"):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(DirectoryRefusedError, match=r"undo\.json"):
-            app.undo(kept)
+            app.undo(originals)
 
 
 def sha256(folder: Path) -> dict[str, str]:
@@ -168,14 +170,12 @@ def sha256(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("way", ["in place", "out"])
 def test_the_audit_has_user_run_time_and_every_file(golden: Path, tmp_path: Path, way: str) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
-    topic_partition: dict[str, Any] = (
-        {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
-    )
+    destination: dict[str, Any] = {} if way == "in place" else {"in_place": False, "out": tmp_path / "new"}
     after_folder = staged.partition if way == "in place" else tmp_path / "new" / staged.partition.name
     before, began = sha256(staged.partition), time.time() * 1000
-    done = app.clean(staged.asking(report=tmp_path / "report.json", **topic_partition), engine=in_process)
+    outcome = app.clean(staged.asking(report=tmp_path / "report.json", **destination), engine=in_process)
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["run"] == done.run
+    assert report["run"] == outcome.run
     assert report["version"] == siltstone.__version__
     assert report["user"] == getpass.getuser()
     assert report["host"]
@@ -239,8 +239,8 @@ def test_a_file_that_cannot_be_read_is_named_with_its_error(
     staged = stage(golden, "basic", tmp_path / "data")
     before = sha256(staged.partition)
     refuse_reading(monkeypatch, name)
-    done = staged.clean(report=tmp_path / "report.json")
-    assert done.results[0].status == "cleaned" and done.report_error is None
+    outcome = staged.clean(report=tmp_path / "report.json")
+    assert outcome.results[0].status == "cleaned" and outcome.report_error is None
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["logs"][0]["status"] == "cleaned" and report["error"] is None
     unread = {name: {"error": "Permission denied"}}
@@ -253,8 +253,8 @@ def test_a_log_of_mode_0_is_in_the_report_beside_the_others(golden: Path, tmp_pa
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     path = min((directory / "basic-0").glob("*.log"))
     path.chmod(0)
-    done = app.clean(dataclasses.replace(request, report=tmp_path / "report.json"), engine=in_process)
-    assert {result.topic: result.status for result in done.results} == {
+    outcome = app.clean(dataclasses.replace(request, report=tmp_path / "report.json"), engine=in_process)
+    assert {result.topic: result.status for result in outcome.results} == {
         "basic": "failed",
         "tombstones": "cleaned",
     }
@@ -298,9 +298,9 @@ def test_a_report_that_cannot_be_written_loses_no_result(golden: Path, tmp_path:
     staged = stage(golden, "basic", tmp_path / "data")
     path = tmp_path / "report.json"
     with files.observe(FullDisk(path)):
-        done = staged.clean(report=path)
-    assert done.results[0].status == "cleaned" and staged.checkpoint() is not None
-    assert done.report_error == f"--report {path}: No space left on device"
+        outcome = staged.clean(report=path)
+    assert outcome.results[0].status == "cleaned" and staged.checkpoint() is not None
+    assert outcome.report_error == f"--report {path}: No space left on device"
     assert not path.exists(), "half a report is none, and stands in the way of the next run's"
 
 
@@ -310,10 +310,10 @@ def test_the_command_shows_the_results_when_the_report_cannot_be_written(
 ) -> None:
     staged = stage(golden, "basic", tmp_path / "data")
     path = tmp_path / "report.json"
-    given = [f"--config={each}" for each in staged.request.config]
+    settings = [f"--config={setting}" for setting in staged.request.config]
     flags = ["--in-place", "--no-spark", f"--topic={staged.case.topic}", f"--report={path}"]
     with files.observe(FullDisk(path)):
-        status = run(["clean", str(staged.directory), *flags, *given, *(["--json"] if json_ else [])])
+        status = run(["clean", str(staged.directory), *flags, *settings, *(["--json"] if json_ else [])])
     out, err = capsys.readouterr()
     assert status == 1
     assert f"the audit was not written: --report {path}: No space left on device" in err

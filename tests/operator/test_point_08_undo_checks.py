@@ -75,18 +75,21 @@ def linked(path: Path) -> None:
 
 
 SPOILED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
-    "log appended to": (lambda log, kept: grow(max(log.glob("*.log"))), "appended to"),
+    "log appended to": (lambda log, originals: grow(max(log.glob("*.log"))), "appended to"),
     "cleaned segment changed": (
-        lambda log, kept: grow(first_log(log)),
+        lambda log, originals: grow(first_log(log)),
         "not what the run left",
     ),
-    "log gone": (lambda log, kept: shutil.rmtree(log), "not there any more"),
-    "kept log flipped": (lambda log, kept: flip(first_log(kept)), "byte"),
-    "kept log cut": (lambda log, kept: cut(first_log(kept)), "bytes, but"),
-    "kept log missing": (lambda log, kept: first_log(kept).unlink(), "missing"),
-    "kept log a link": (lambda log, kept: linked(first_log(kept)), "missing"),
-    "kept index flipped": (lambda log, kept: flip(min(kept.glob("*.timeindex"))), "not what was kept"),
-    "kept index missing": (lambda log, kept: min(kept.glob("*.index")).unlink(), "missing"),
+    "log gone": (lambda log, originals: shutil.rmtree(log), "not there any more"),
+    "kept log flipped": (lambda log, originals: flip(first_log(originals)), "byte"),
+    "kept log cut": (lambda log, originals: cut(first_log(originals)), "bytes, but"),
+    "kept log missing": (lambda log, originals: first_log(originals).unlink(), "missing"),
+    "kept log a link": (lambda log, originals: linked(first_log(originals)), "missing"),
+    "kept index flipped": (
+        lambda log, originals: flip(min(originals.glob("*.timeindex"))),
+        "not what was kept",
+    ),
+    "kept index missing": (lambda log, originals: min(originals.glob("*.index")).unlink(), "missing"),
 }
 
 
@@ -94,26 +97,26 @@ SPOILED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
 def test_nothing_of_any_log_is_changed_when_one_cannot_be_undone(
     before: tuple[Path, Path, Listing], which: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, kept, _ = before
+    directory, originals, _ = before
     spoil, words = SPOILED[what]
-    spoil(directory / which, kept / which)
+    spoil(directory / which, originals / which)
     now, names = listing(directory), names_in(directory)
-    assert run(["undo", str(kept)]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    assert which in said.err and words in said.err and "; nothing was changed; " in said.err
+    assert run(["undo", str(originals)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert which in captured.err and words in captured.err and "; nothing was changed; " in captured.err
     assert listing(directory) == now and names_in(directory).keys() == names.keys()
 
 
 def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, Listing]) -> None:
-    directory, kept, _ = before
-    here = os.stat(directory).st_dev
+    directory, originals, _ = before
+    device = os.stat(directory).st_dev
     folders = [path for path in (FOLDER, "/tmp", "/var/tmp") if path and os.path.isdir(path)]
-    other = next((path for path in folders if os.stat(path).st_dev != here), None)
-    if other is None:
+    elsewhere_root = next((path for path in folders if os.stat(path).st_dev != device), None)
+    if elsewhere_root is None:
         pytest.skip("no second file system")
-    elsewhere = Path(other) / f"siltstone-test-{os.getpid()}"
-    shutil.copytree(kept, elsewhere)
+    elsewhere = Path(elsewhere_root) / f"siltstone-test-{os.getpid()}"
+    shutil.copytree(originals, elsewhere)
     now = listing(directory)
     try:
         with pytest.raises(DirectoryRefusedError, match=r"not on the file system .* nothing was changed"):
@@ -126,25 +129,25 @@ def test_a_run_kept_on_another_file_system_is_refused(before: tuple[Path, Path, 
 def test_undo_is_refused_without_free_space(
     before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, kept, was = before
+    directory, originals, was = before
     now = listing(directory)
     with monkeypatch.context() as patched:
         patched.setattr(files, "free_space", lambda path: FreeSpace(free_bytes=4096, free_inodes=10))
         with pytest.raises(DirectoryRefusedError, match=r"only 4096 bytes are free .* nothing was changed"):
-            app.undo(kept)
+            app.undo(originals)
     assert listing(directory) == now
-    app.undo(kept)
+    app.undo(originals)
     assert logs_of(directory) == was
 
 
 def test_undo_is_refused_without_a_free_inode(
     before: tuple[Path, Path, Listing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory, kept, _ = before
+    directory, originals, _ = before
     now = listing(directory)
     monkeypatch.setattr(files, "free_space", lambda path: FreeSpace(free_bytes=1 << 40, free_inodes=0))
     with pytest.raises(DirectoryRefusedError, match=r"no inode is free .* nothing was changed") as refusal:
-        app.undo(kept)
+        app.undo(originals)
     assert "bytes" not in str(refusal.value)
     assert listing(directory) == now
 
@@ -152,13 +155,13 @@ def test_undo_is_refused_without_a_free_inode(
 @pytest.mark.random
 def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path, Path, Listing]) -> None:
     """At each step: the message names what was put back and what not, and to undo again goes on."""
-    directory, kept, was = before
-    now, kept_now = listing(directory), listing(kept)
+    directory, originals, was = before
+    now, kept_now = listing(directory), listing(originals)
     cleaned = directory.with_name("cleaned")
     shutil.copytree(directory, cleaned, copy_function=os.link)
-    left, told = 0, set()
+    steps_done, reported = 0, set()
     while True:
-        steps = iter(range(left + 1))
+        steps = iter(range(steps_done + 1))
 
         def fail(operation: Operation, steps: object = steps) -> None:
             if operation[1].endswith(".lock"):
@@ -168,23 +171,23 @@ def test_an_undo_that_fails_half_way_names_the_restored_logs(before: tuple[Path,
 
         try:
             with files.observe(fail):
-                app.undo(kept)
+                app.undo(originals)
             break
         except UndoStoppedError as error:
-            told.add(judge(str(error), directory, was, now))
-        assert set(app.undo(kept)) == {str(directory / FIRST), str(directory / SECOND)}
+            reported.add(judge(str(error), directory, was, now))
+        assert set(app.undo(originals)) == {str(directory / FIRST), str(directory / SECOND)}
         assert logs_of(directory) == was
         shutil.rmtree(directory)
         shutil.copytree(cleaned, directory, copy_function=os.link)
-        left += 5 if THOROUGH else 13
-    assert logs_of(directory) == was and listing(kept) == kept_now
-    assert told == {(FIRST, False), (SECOND, True)}
+        steps_done += 5 if THOROUGH else 13
+    assert logs_of(directory) == was and listing(originals) == kept_now
+    assert reported == {(FIRST, False), (SECOND, True)}
 
 
-def judge(said: str, directory: Path, was: Listing, now: Listing) -> tuple[str, bool]:
-    """At which log it stopped, and whether the first was put back: what is said must be so."""
-    assert "nothing was changed" not in said and "run the command again" in said and "\n" not in said
-    reason, stopped, back, rest, _ = said.split("; ")
+def judge(message: str, directory: Path, was: Listing, now: Listing) -> tuple[str, bool]:
+    """At which log the undo stopped, and whether the first log was put back; the message must be true."""
+    assert "nothing was changed" not in message and "run the command again" in message and "\n" not in message
+    reason, stopped, back, rest, _ = message.split("; ")
     assert "Input/output error" in reason
     at = FIRST if str(directory / FIRST) in stopped else SECOND
     is_back = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)} == {
@@ -204,7 +207,7 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
     before: tuple[Path, Path, Listing],
 ) -> None:
     """A kill amid an undo; then something of the same log is spoiled. The other logs are as they were."""
-    directory, kept, _ = before
+    directory, originals, _ = before
 
     class Killed(BaseException):
         pass
@@ -214,13 +217,13 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
             raise Killed
 
     with files.observe(kill), pytest.raises(Killed):
-        app.undo(kept)
-    flip(first_log(kept / SECOND))
+        app.undo(originals)
+    flip(first_log(originals / SECOND))
     first = {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)}
     with pytest.raises(
         SiltstoneError, match="nothing was restored, but an interrupted swap was finished"
     ) as caught:
-        app.undo(kept)
+        app.undo(originals)
     assert str(directory / SECOND) in str(caught.value) and "nothing was changed" not in str(caught.value)
     assert {name: facts for name, facts in logs_of(directory).items() if name.startswith(FIRST)} == first
 
@@ -243,8 +246,8 @@ def test_an_interrupted_swap_that_undo_completed_is_reported(
 def test_an_undo_file_that_names_anything_else_is_refused(
     before: tuple[Path, Path, Listing], key: str, value: object
 ) -> None:
-    directory, kept, _ = before
-    path = kept / SECOND / "undo.json"
+    directory, originals, _ = before
+    path = originals / SECOND / "undo.json"
     document = json.loads(path.read_text())
     if key != "crc32c":
         del document["crc32c"]  # as in folders of older versions
@@ -252,7 +255,7 @@ def test_an_undo_file_that_names_anything_else_is_refused(
     path.write_text(json.dumps(document))
     now = listing(directory)
     with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
-        app.undo(kept)
+        app.undo(originals)
     assert listing(directory) == now
 
 
@@ -260,8 +263,8 @@ def test_one_changed_digit_of_an_undo_file_is_found_before_anything_is_changed(
     before: tuple[Path, Path, Listing],
 ) -> None:
     """Each digit after the log's path, but for those in the checksum's name."""
-    directory, kept, _ = before
-    path = kept / SECOND / "undo.json"
+    directory, originals, _ = before
+    path = originals / SECOND / "undo.json"
     text, now = path.read_text(), listing(directory)
     start = text.index('"checkpoint"')
     digits = [place for place in range(start, len(text)) if text[place].isdigit()]
@@ -269,7 +272,7 @@ def test_one_changed_digit_of_an_undo_file_is_found_before_anything_is_changed(
     for place in share([place for place in digits if not name <= place < name + 6], 15):
         path.write_text(text[:place] + chr(ord(text[place]) ^ 1) + text[place + 1 :])
         with pytest.raises(DirectoryRefusedError, match="nothing was changed"):
-            app.undo(kept)
+            app.undo(originals)
         assert listing(directory) == now, place
 
 
@@ -280,24 +283,24 @@ DEEP = "[" * 5000
 def test_an_undo_file_with_no_path_of_this_system_or_nested_too_deeply_is_refused(
     before: tuple[Path, Path, Listing], path: str | None
 ) -> None:
-    _, kept, _ = before
-    file = kept / SECOND / "undo.json"
+    _, originals, _ = before
+    file = originals / SECOND / "undo.json"
     file.write_text(DEEP if path is None else json.dumps(json.loads(file.read_text()) | {"path": path}))
     with pytest.raises(DirectoryRefusedError, match=r"undo\.json: not what .* nothing was changed"):
-        app.undo(kept)
+        app.undo(originals)
 
 
 def test_a_damaged_undo_file_of_another_run_does_not_hide_why_an_undo_is_refused(
     before: tuple[Path, Path, Listing], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, kept, _ = before
-    other = kept.parent / "20200101T000000Z-000000" / FIRST / "undo.json"
+    directory, originals, _ = before
+    other = originals.parent / "20200101T000000Z-000000" / FIRST / "undo.json"
     other.parent.mkdir(parents=True)
     other.write_text(DEEP)
     (directory / "siltstone-cleanings.jsonl").write_text(DEEP + "\n")
     grow(max((directory / FIRST).glob("*.log")))
     with pytest.raises(DirectoryRefusedError, match="appended to"):
-        app.undo(kept)
+        app.undo(originals)
 
 
 @pytest.mark.parametrize("place", ["partition", "directory"])
@@ -305,44 +308,44 @@ def test_a_damaged_undo_file_of_another_run_does_not_hide_why_an_undo_is_refused
 def test_a_link_where_the_log_was_is_refused_with_an_error(
     before: tuple[Path, Path, Listing], place: str, is_circle: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, kept, _ = before
+    directory, originals, _ = before
     path = directory / FIRST if place == "partition" else directory
     elsewhere = directory.with_name("elsewhere")
     elsewhere.mkdir()
     moved = path.rename(elsewhere / path.name)
     path.symlink_to(path if is_circle else moved)
-    done = run(["undo", str(kept), "--topic", "basic"])
-    said = capsys.readouterr()
+    status = run(["undo", str(originals), "--topic", "basic"])
+    captured = capsys.readouterr()
     if place == "directory" and not is_circle:
-        assert done == 0 and said.err == ""  # a log directory that moved, with a link to it
+        assert status == 0 and captured.err == ""  # a log directory that moved, with a link to it
     else:
-        assert done == 1 and said.out == "" and said.err.count("\n") == 1
-        assert "not there any more" in said.err or place == "directory"
+        assert status == 1 and captured.out == "" and captured.err.count("\n") == 1
+        assert "not there any more" in captured.err or place == "directory"
 
 
 @pytest.mark.parametrize("flag", ["--out", "--report", "--keep-originals"])
 def test_an_output_below_links_in_a_circle_is_refused_with_an_error(
     before: tuple[Path, Path, Listing], flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory, kept, _ = before
-    circle = kept.with_name("circle")
+    directory, originals, _ = before
+    circle = originals.with_name("circle")
     circle.symlink_to(circle)
     in_place = [] if flag == "--out" else ["--in-place"]
     topic = ["--topic", "basic", "--no-spark", *in_place]
     assert run(["clean", str(directory), flag, str(circle / "new"), *topic]) in (1, 2)
-    said = capsys.readouterr()
-    assert "circle" in said.err and said.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert "circle" in captured.err and captured.err.count("\n") == 1
 
 
 def test_kept_originals_without_sizes_are_restored(
     before: tuple[Path, Path, Listing],
 ) -> None:
-    directory, kept, was = before
-    for path in kept.glob("*/undo.json"):
+    directory, originals, was = before
+    for path in originals.glob("*/undo.json"):
         document = json.loads(path.read_text())
         del document["crc32c"]  # older than the sizes
         for group in document["groups"]:
             del group["sizes"], group["checksums"]
         path.write_text(json.dumps(document))
-    app.undo(kept)
+    app.undo(originals)
     assert logs_of(directory) == was

@@ -90,21 +90,27 @@ def test_an_unreadable_file_fails_its_log(golden: Path, tmp_path: Path) -> None:
         for log in SETS:
             assert last_values(directory / f"{log}-0") == values[log], name
             if name.startswith(f"{log}-0/") and name.endswith(".log"):
-                mine = {each: facts for each, facts in before.items() if each.startswith(log)}
-                is_active = name == max(each for each in mine if each.endswith(".log"))
-                assert is_active or {each: now[each] for each in now if each.startswith(log)} == mine, name
+                files_of_log = {
+                    file_name: facts for file_name, facts in before.items() if file_name.startswith(log)
+                }
+                is_active = name == max(file_name for file_name in files_of_log if file_name.endswith(".log"))
+                assert (
+                    is_active
+                    or {file_name: now[file_name] for file_name in now if file_name.startswith(log)}
+                    == files_of_log
+                ), name
         shutil.rmtree(directory)
-        for each, (data, file_mode, modified_ns) in before.items():
-            (directory / each).parent.mkdir(parents=True, exist_ok=True)
-            (directory / each).write_bytes(data)
-            (directory / each).chmod(file_mode)
-            os.utime(directory / each, ns=(modified_ns, modified_ns))
+        for file_name, (data, file_mode, modified_ns) in before.items():
+            (directory / file_name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / file_name).write_bytes(data)
+            (directory / file_name).chmod(file_mode)
+            os.utime(directory / file_name, ns=(modified_ns, modified_ns))
     assert {"run refused", "log failed"} <= ways
 
 
 def refused_or_cleaned(request: app.CleanRequest, name: str) -> str:
     try:
-        results = {each.topic: each for each in app.clean(request, engine=in_process).results}
+        results = {result.topic: result for result in app.clean(request, engine=in_process).results}
     except (SiltstoneError, OSError) as error:
         assert Path(name).name in str(error), name
         return "run refused"
@@ -112,7 +118,7 @@ def refused_or_cleaned(request: app.CleanRequest, name: str) -> str:
     for topic, result in results.items():
         assert result.status == "cleaned" or Path(name).name in result.reason, (name, result)
         assert result.status == "cleaned" or not rest or bad == f"{topic}-0", (name, result)
-    return "log failed" if any(each.status == FAILED for each in results.values()) else "not needed"
+    return "log failed" if any(result.status == FAILED for result in results.values()) else "not needed"
 
 
 @pytest.mark.parametrize("what", ["partition", "directory"])
@@ -125,7 +131,7 @@ def test_a_directory_without_write_permission_is_refused_or_fails(
     before, values = listing(directory), {log: last_values(directory / f"{log}-0") for log in SETS}
     with modes_mean_something():
         try:
-            results = {each.topic: each for each in app.clean(request, engine=in_process).results}
+            results = {result.topic: result for result in app.clean(request, engine=in_process).results}
         except OSError as error:
             results = {}
             assert what == "directory" and "Permission denied" in str(error)
@@ -151,17 +157,17 @@ def test_a_segment_that_changes_while_it_is_cleaned_is_not_swapped(
     partition = directory / f"{BAD}-0"
     victim = sorted(partition.glob("*.log"))[1]
     before = listing(partition)
-    left = [at]
+    remaining = [at]
 
     def watch(operation: Operation) -> None:
         if f"{BAD}-0/.siltstone" in operation[1]:
-            left[0] -= 1
-            if left[0] == -1:
+            remaining[0] -= 1
+            if remaining[0] == -1:
                 CHANGES[change](victim)
 
     with files.observe(watch):
         results = {result.topic: result for result in app.clean(request, engine=in_process).results}
-    assert left[0] < 0 and results["basic"].status == "cleaned"
+    assert remaining[0] < 0 and results["basic"].status == "cleaned"
     after = listing(partition)
     after.pop(victim.name, None)
     if results[BAD].status == FAILED:

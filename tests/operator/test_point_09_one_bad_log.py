@@ -25,7 +25,7 @@ def by_topic(request: app.CleanRequest) -> dict[str, LogResult]:
     return {result.topic: result for result in app.clean(request, engine=in_process).results}
 
 
-def only_the_bad_one(results: dict[str, LogResult], status: str) -> LogResult:
+def the_only_failure(results: dict[str, LogResult], status: str) -> LogResult:
     """The others are cleaned; the bad one's result."""
     assert {topic: result.status for topic, result in results.items()} == {
         topic: status if topic == BAD else "cleaned" for topic in SETS
@@ -45,7 +45,7 @@ def test_a_flipped_bit_makes_only_its_log_uncleanable(
     data[first + 70] ^= 0x01
     path.write_bytes(data)
     before = listing(directory / f"{BAD}-0")
-    result = only_the_bad_one(by_topic(request), "uncleanable")
+    result = the_only_failure(by_topic(request), "uncleanable")
     assert str(path) in result.reason
     assert f"byte {first}:" in result.reason and "checksum" in result.reason
     assert listing(directory / f"{BAD}-0") == before
@@ -62,7 +62,7 @@ def test_a_torn_closed_segment_makes_only_its_log_uncleanable(
     tail = {"cut": b"", "zeroed": bytes(200), "noise": bytes(range(256))[56:]}[damage]
     path.write_bytes(data[:-200] + tail)
     before = listing(directory / f"{BAD}-0")
-    result = only_the_bad_one(by_topic(request), "uncleanable")
+    result = the_only_failure(by_topic(request), "uncleanable")
     assert str(path) in result.reason and "byte " in result.reason
     assert listing(directory / f"{BAD}-0") == before
 
@@ -70,7 +70,7 @@ def test_a_torn_closed_segment_makes_only_its_log_uncleanable(
 def test_a_corrupt_file_stops_only_its_log(several: tuple[Path, app.CleanRequest]) -> None:
     directory, request = several
     (directory / f"{BAD}-0" / "partition.metadata").write_text("version: 9\n")
-    assert "partition.metadata" in only_the_bad_one(by_topic(request), "uncleanable").reason
+    assert "partition.metadata" in the_only_failure(by_topic(request), "uncleanable").reason
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_disk_error_fails_only_its_log(
             raise OSError(errno.EIO, "Input/output error", operation[1])
 
     with files.observe(watch):
-        result = only_the_bad_one(by_topic(request), "failed")
+        result = the_only_failure(by_topic(request), "failed")
     assert "Input/output error" in result.reason
 
 
@@ -105,7 +105,7 @@ def test_an_unreadable_log_does_not_stop_the_others(
 
     monkeypatch.setattr(files.Reader, "__init__", refusing)
     before = listing(directory / f"{BAD}-0")
-    result = only_the_bad_one(by_topic(request), "failed")
+    result = the_only_failure(by_topic(request), "failed")
     assert result.reason == f"{unreadable}: Permission denied"
     assert listing(directory / f"{BAD}-0") == before
 
@@ -121,7 +121,7 @@ def test_a_bug_in_a_task_fails_only_its_log(
         return rewrite_batches(self, sink)
 
     monkeypatch.setattr(staging._RangeRewrite, "rewrite_batches", failing)
-    assert "ZeroDivisionError" in only_the_bad_one(by_topic(request=several[1]), "failed").reason
+    assert "ZeroDivisionError" in the_only_failure(by_topic(request=several[1]), "failed").reason
 
 
 def test_a_staging_folder_that_cannot_be_created_fails_only_its_log(
@@ -134,5 +134,5 @@ def test_a_staging_folder_that_cannot_be_created_fails_only_its_log(
             raise PermissionError(errno.EACCES, "Permission denied", operation[1])
 
     with files.observe(watch):
-        result = only_the_bad_one(by_topic(request), "failed")
+        result = the_only_failure(by_topic(request), "failed")
     assert "Permission denied" in result.reason

@@ -22,14 +22,14 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def secrets_of(staged: Staged) -> list[str]:
     """Keys and values, and pieces of values, as they would show in a text."""
-    found = set()
+    secrets = set()
     for _, key, value in records(staged.partition):
         for field in (key, value):
             if field is not None and len(field) >= SHORTEST:
                 text = field[:24].decode("latin-1")
-                found |= {text, field[:24].hex(), repr(field[:24])[2:-1]}
-    assert len(found) > 20
-    return sorted(found)
+                secrets |= {text, field[:24].hex(), repr(field[:24])[2:-1]}
+    assert len(secrets) > 20
+    return sorted(secrets)
 
 
 def nothing_shown(secrets: list[str], *texts: str) -> None:

@@ -85,7 +85,7 @@ def by_topic(request: app.CleanRequest) -> dict[str, LogResult]:
     return {result.topic: result for result in app.clean(request, engine=in_process).results}
 
 
-def only_the_bad_one(results: dict[str, LogResult], path: Path) -> None:
+def assert_only_the_bad_log_failed(results: dict[str, LogResult], path: Path) -> None:
     assert {topic: result.status for topic, result in results.items()} == {
         topic: "failed" if topic == BAD else "cleaned" for topic in SETS
     }
@@ -102,19 +102,19 @@ def files_of(directory: Path) -> tuple[Listing, list[tuple[str, int, int]]]:
 def test_in_place_only_the_log_of_the_unsafe_file_fails(spoiled: tuple[Several, Path]) -> None:
     (directory, request), path = spoiled
     before = files_of(directory / f"{BAD}-0")
-    only_the_bad_one(by_topic(request), path)
+    assert_only_the_bad_log_failed(by_topic(request), path)
     assert files_of(directory / f"{BAD}-0") == before
     no_leftovers(directory)
 
 
-def test_a_dry_run_and_explain_say_the_same(spoiled: tuple[Several, Path]) -> None:
+def test_a_dry_run_and_explain_fail_only_the_log_of_the_unsafe_file(spoiled: tuple[Several, Path]) -> None:
     (directory, request), path = spoiled
     before = files_of(directory)
-    only_the_bad_one(by_topic(replace(request, in_place=False, dry_run=True)), path)
-    asked = review.ExplainRequest(
+    assert_only_the_bad_log_failed(by_topic(replace(request, in_place=False, dry_run=True)), path)
+    explain_request = review.ExplainRequest(
         directories=[directory], config_file=request.config_file, now_ms=request.now_ms, no_spark=True
     )
-    logs = {log.topic: log for log in review.explain(asked).logs}
+    logs = {log.topic: log for log in review.explain(explain_request).logs}
     assert {log.topic: log.status for log in logs.values()} == {
         topic: "failed" if topic == BAD else "would_clean" for topic in SETS
     }
@@ -123,7 +123,7 @@ def test_a_dry_run_and_explain_say_the_same(spoiled: tuple[Several, Path]) -> No
 
 
 @pytest.mark.parametrize("topics", [[], ["basic"]])
-def test_a_copy_is_without_it_and_says_so(
+def test_a_copy_is_without_the_unsafe_log_and_says_so(
     spoiled: tuple[Several, Path], tmp_path: Path, topics: list[str]
 ) -> None:
     """Whether or not the log was meant to be cleaned: a copy with a hole must not pass for the whole."""
@@ -133,23 +133,27 @@ def test_a_copy_is_without_it_and_says_so(
     assert results[BAD].status == "failed" and str(path) in results[BAD].reason
     assert "left out of the copy" in results[BAD].reason
     assert results["basic"].status == "cleaned"
-    assert {each.name for each in (tmp_path / "new").glob("*-0")} == {"basic-0", "codec_zstd-0"}
+    assert {path.name for path in (tmp_path / "new").glob("*-0")} == {"basic-0", "codec_zstd-0"}
     checkpoint = read_checkpoint(tmp_path / "new" / "cleaner-offset-checkpoint")
     assert TopicPartition("basic", 0) in checkpoint and TopicPartition(BAD, 0) not in checkpoint
     assert files_of(directory) == before
 
 
-def test_other_things_in_a_log_directory_that_cannot_be_copied(several: Several, tmp_path: Path) -> None:
+def test_other_things_that_cannot_be_copied_are_left_out_and_named(several: Several, tmp_path: Path) -> None:
     directory, request = several
     os.mkfifo(directory / "pipe")
     deleted = directory / "old-0.0123456789abcdef0123456789abcdef-delete"
     deleted.mkdir()
     (deleted / f"{0:020d}.log").symlink_to("/dev/zero")
-    asked = replace(request, in_place=False, out=tmp_path / "new")
-    done = app.clean(asked, engine=in_process)
-    told = {Path(each.path).name: each.reason for each in done.passed_over if "left out" in each.reason}
-    assert set(told) == {"pipe", deleted.name} and not failures(done.results)
-    assert {path.name for path in (tmp_path / "new").iterdir()}.isdisjoint(told)
+    copy_request = replace(request, in_place=False, out=tmp_path / "new")
+    outcome = app.clean(copy_request, engine=in_process)
+    reasons = {
+        Path(passed_over.path).name: passed_over.reason
+        for passed_over in outcome.passed_over
+        if "left out" in passed_over.reason
+    }
+    assert set(reasons) == {"pipe", deleted.name} and not failures(outcome.results)
+    assert {path.name for path in (tmp_path / "new").iterdir()}.isdisjoint(reasons)
 
 
 def test_in_place_a_log_that_was_not_chosen_is_not_checked(spoiled: tuple[Several, Path]) -> None:
@@ -169,16 +173,16 @@ def test_in_place_a_log_that_was_not_chosen_is_not_checked(spoiled: tuple[Severa
 def test_recover_refuses_the_log_and_recovers_the_others(spoiled: tuple[Several, Path]) -> None:
     (directory, _), path = spoiled
     before = files_of(directory / f"{BAD}-0")
-    (done,) = app.recover([directory], check=True)
-    status = {log.topic_partition.topic: log.status for log in done.logs}
+    (recovery,) = app.recover([directory], check=True)
+    status = {log.topic_partition.topic: log.status for log in recovery.logs}
     assert status.pop(BAD) == "refused" and set(status.values()) <= {"recovered", "nothing_to_do"}
-    (reason,) = (log.reason for log in done.logs if log.topic_partition.topic == BAD)
-    assert str(path) in reason and done.offline is None and done.needs_attention
+    (reason,) = (log.reason for log in recovery.logs if log.topic_partition.topic == BAD)
+    assert str(path) in reason and recovery.offline is None and recovery.needs_attention
     assert files_of(directory / f"{BAD}-0") == before
     assert not (directory / ".kafka_cleanshutdown").exists()
 
 
-def test_a_start_serves_the_others(spoiled: tuple[Several, Path]) -> None:
+def test_a_start_serves_the_logs_without_an_unsafe_file(spoiled: tuple[Several, Path]) -> None:
     (directory, _), path = spoiled
     before = files_of(directory / f"{BAD}-0")
     with LogManager.open([directory]) as manager:
@@ -214,35 +218,35 @@ def test_a_reader_never_skips_a_segment(spoiled: tuple[Several, Path]) -> None:
     assert path.name in describe_log_dirs(place)["brokers"][0]["logDirs"][0]["error"]
 
 
-def test_verify_reports_it_on_either_side(golden: Path, tmp_path: Path) -> None:
+def test_verify_reports_an_unsafe_file_on_either_side(golden: Path, tmp_path: Path) -> None:
     directory, request = stage_several(golden, SETS, tmp_path)
     app.clean(replace(request, in_place=False, out=tmp_path / "new"), engine=in_process)
-    asked = review.VerifyRequest(
+    verify_request = review.VerifyRequest(
         before=directory,
         after=tmp_path / "new",
         config_file=request.config_file,
         now_ms=request.now_ms,
         no_spark=True,
     )
-    assert not any(log.problems for log in review.verify(asked).logs)
+    assert not any(log.problems for log in review.verify(verify_request).logs)
     for side in (directory, tmp_path / "new"):
         path = Path(list_segments(side / f"{BAD}-0")[-1].path)
         link(path)
-        found = {log.topic: dict(log.found) for log in review.verify(asked).logs}
-        assert found == {topic: {"unsafe_file": 1} if topic == BAD else {} for topic in SETS}
+        problems = {log.topic: dict(log.found) for log in review.verify(verify_request).logs}
+        assert problems == {topic: {"unsafe_file": 1} if topic == BAD else {} for topic in SETS}
         path.unlink()
         (tmp_path / path.name).rename(path)
 
 
-def test_undo_refuses_it(golden: Path, tmp_path: Path) -> None:
+def test_undo_refuses_an_unsafe_file(golden: Path, tmp_path: Path) -> None:
     directory, request = stage_several(golden, [BAD], tmp_path)
-    done = app.clean(replace(request, keep_originals=tmp_path / "keep"), engine=in_process)
-    assert done.kept is not None and done.results[0].status == "cleaned"
+    outcome = app.clean(replace(request, keep_originals=tmp_path / "keep"), engine=in_process)
+    assert outcome.kept is not None and outcome.results[0].status == "cleaned"
     path = Path(list_segments(directory / f"{BAD}-0")[0].path)
     link(path)
     before = files_of(directory)
     with pytest.raises(DirectoryRefusedError, match=path.name):
-        app.undo(done.kept)
+        app.undo(outcome.kept)
     assert files_of(directory) == before
 
 
@@ -255,7 +259,7 @@ def test_leftovers_of_a_swap_are_checked_before_they_are_used(several: Several) 
         outside.write_bytes(first.with_suffix(f".{kind}").read_bytes())
         first.with_suffix(f".{kind}.swap").symlink_to(outside)
     before = files_of(directory / f"{BAD}-0")
-    only_the_bad_one(by_topic(request), Path(f"{first.with_suffix('')}"))
+    assert_only_the_bad_log_failed(by_topic(request), Path(f"{first.with_suffix('')}"))
     assert files_of(directory / f"{BAD}-0") == before
 
 
@@ -267,5 +271,5 @@ def test_a_folder_of_siltstones_that_is_a_link_is_refused(
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("not ours")
     (directory / f"{BAD}-0" / name).symlink_to(tmp_path / "precious")
-    only_the_bad_one(by_topic(request), directory / f"{BAD}-0" / name)
+    assert_only_the_bad_log_failed(by_topic(request), directory / f"{BAD}-0" / name)
     assert (tmp_path / "precious" / "file").read_text() == "not ours"
