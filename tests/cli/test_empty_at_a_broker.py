@@ -65,7 +65,7 @@ def test_tombstones_then_a_cleaning(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], broker: tuple[str, Served]
 ) -> None:
     done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
-    held = remote_emptying._CLEANING
+    held = remote_emptying._NOT_CLEANED_YET
     assert done.status == 1
     rows = done.document["partitions"]
     assert [row["keys_after"] for row in rows] == [0, 0]
