@@ -74,7 +74,7 @@ def brokers(golden: Path, tmp_path: Path) -> Brokers:
 def assert_ended(ended: Interrupted, status: int) -> None:
     assert ended.status == status, ended
     assert ended.seconds < SOON_SECONDS and ended.left_seconds < SOON_SECONDS, ended
-    assert AT in ended.said and "Traceback" not in ended.said, ended.said
+    assert AT in ended.output and "Traceback" not in ended.output, ended.output
 
 
 CLEANING = [

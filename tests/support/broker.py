@@ -97,10 +97,10 @@ class ServedBroker:
 
     def call(self, handler: Any, request: Any, version: int, client_id: str | None = "test") -> Any:
         """The handler's answer; it may wait."""
-        found = handler(self.broker, request, context_of(version, client_id))
+        answer = handler(self.broker, request, context_of(version, client_id))
 
         async def finish() -> Any:
-            return await found if inspect.isawaitable(found) else found
+            return await answer if inspect.isawaitable(answer) else answer
 
         return self.loop.run_until_complete(finish())
 

@@ -96,5 +96,5 @@ def alike(out: bytes) -> str:
 
 def code_in(err: str) -> str | None:
     """The code of an error's line."""
-    found = re.search(r"\(([A-Z_]+)\)$", err.strip())
-    return found and found[1]
+    match = re.search(r"\(([A-Z_]+)\)$", err.strip())
+    return match and match[1]

@@ -52,10 +52,10 @@ class CuttingProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            for one in (self._listener, *self._open):
+            for connection in (self._listener, *self._open):
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
+                    connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
 
     def add(self, cut: Cut) -> Cut:
         """Cut there next."""
@@ -81,10 +81,10 @@ class CuttingProxy:
         with contextlib.suppress(OSError), socket.create_connection(self.target) as broker, client:
             with self._lock:
                 self._open |= {client, broker}
-            asked: deque[tuple[int, int, Cut | None]] = deque()
+            pending: deque[tuple[int, int, Cut | None]] = deque()
             is_over = threading.Event()
             answers = threading.Thread(
-                target=self._answer, args=(broker, client, asked, is_over), daemon=True
+                target=self._answer, args=(broker, client, pending, is_over), daemon=True
             )
             answers.start()
             try:
@@ -95,28 +95,28 @@ class CuttingProxy:
                         broker.sendall(frame[: cut.after])
                         cut.met.set()
                         break
-                    asked.append((api_key, len(frame), cut))
+                    pending.append((api_key, len(frame), cut))
                     broker.sendall(frame)
             finally:
-                for one in (client, broker):
+                for connection in (client, broker):
                     with contextlib.suppress(OSError):
-                        one.shutdown(socket.SHUT_RDWR)
+                        connection.shutdown(socket.SHUT_RDWR)
                 answers.join()
                 with self._lock:
                     self._open -= {client, broker}
                     # One side has ended the connection before its time: the cut is for the next one.
-                    self._cuts.extendleft(cut for _, _, cut in asked if cut and not cut.met.is_set())
+                    self._cuts.extendleft(cut for _, _, cut in pending if cut and not cut.met.is_set())
 
     def _answer(
         self,
         broker: socket.socket,
         client: socket.socket,
-        asked: deque[tuple[int, int, Cut | None]],
+        pending: deque[tuple[int, int, Cut | None]],
         is_over: threading.Event,
     ) -> None:
         with contextlib.suppress(OSError):
             while frame := _frame(broker):
-                api_key, size, cut = asked[0]
+                api_key, size, cut = pending[0]
                 if cut is not None:
                     client.sendall(frame[: cut.after])
                     is_over.set()
@@ -124,7 +124,7 @@ class CuttingProxy:
                     break
                 self.sizes[api_key] = size, len(frame)
                 client.sendall(frame)
-                asked.popleft()
+                pending.popleft()
         with contextlib.suppress(OSError):
             client.shutdown(socket.SHUT_RDWR)
 

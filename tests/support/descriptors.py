@@ -22,10 +22,10 @@ def descriptors_of(path: Path) -> int:
 def deleted_but_open(below: Path) -> list[str]:
     """The files below a path that are deleted and still open, so that they take space."""
     gc.collect()
-    found = []
+    targets = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{name}")
             if target.endswith(" (deleted)") and target.startswith(str(below)):
-                found.append(target)
-    return found
+                targets.append(target)
+    return targets

@@ -14,9 +14,9 @@ from tests.support.command_line import Command
 
 def steps(text: str) -> list[tuple[str, str]]:
     """Each command of the text's first example, and what is printed below it."""
-    found = re.search(r"```console\n(.*?)```", text, flags=re.DOTALL)
-    assert found is not None
-    parts = re.split(r"^\$ ", found[1], flags=re.MULTILINE)[1:]
+    match = re.search(r"```console\n(.*?)```", text, flags=re.DOTALL)
+    assert match is not None
+    parts = re.split(r"^\$ ", match[1], flags=re.MULTILINE)[1:]
     return [(command, expected) for command, expected in (part.split("\n", 1) for part in parts)]
 
 
@@ -27,15 +27,15 @@ def printed_here(command: str, run: Command) -> str:
     """
     before, _, arguments = command.rpartition("siltstone ")
     stdin = subprocess.check_output(["sh", "-c", before.rstrip("| ")]) if before else b""
-    done = run(*shlex.split(arguments), stdin=stdin)
-    assert done.status == 0, done.err
-    return done.out.decode() + done.err
+    completed = run(*shlex.split(arguments), stdin=stdin)
+    assert completed.status == 0, completed.err
+    return completed.out.decode() + completed.err
 
 
 def printed(command: str, folder: Path) -> str:
     """What a shell prints for a command in a folder; it has to end well."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    completed = subprocess.run(
         ["sh", "-c", command],
         cwd=folder,
         env={**os.environ, "PATH": path},
@@ -44,4 +44,4 @@ def printed(command: str, folder: Path) -> str:
         text=True,
         check=True,
     )
-    return done.stdout
+    return completed.stdout

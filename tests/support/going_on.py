@@ -70,10 +70,10 @@ class Sender:
 
 
 class Reader:
-    """A consumer of all partitions; ``seen``: the number at each offset of a partition."""
+    """A consumer of all partitions; ``records``: the number at each offset of a partition."""
 
     def __init__(self, bootstrap: str) -> None:
-        self.seen: dict[int, dict[int, int]] = defaultdict(dict)
+        self.records: dict[int, dict[int, int]] = defaultdict(dict)
         self._consumer = kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -96,8 +96,8 @@ class Reader:
         for message in self._consumer.consume(5000, seconds):
             error = message.error()
             if error is None:
-                found = self.seen[message.partition()].setdefault(message.offset(), int(message.key()))
-                assert found == int(message.key()), "a record changed after it was read"
+                number = self.records[message.partition()].setdefault(message.offset(), int(message.key()))
+                assert number == int(message.key()), "a record changed after it was read"
             elif error.code() == kafka.KafkaError._PARTITION_EOF:
                 ends.add(message.partition())
             else:
@@ -114,7 +114,7 @@ class Reader:
 
 def senders_to(bootstrap: str, **settings: Any) -> list[Sender]:
     """One producer for each partition, of each kind."""
-    return [Sender(bootstrap, number, {**each, **settings}) for number, each in enumerate(PRODUCERS)]
+    return [Sender(bootstrap, number, {**producer, **settings}) for number, producer in enumerate(PRODUCERS)]
 
 
 def work(senders: Sequence[Sender], watching: Reader, seconds: float) -> None:
@@ -128,9 +128,9 @@ def work(senders: Sequence[Sender], watching: Reader, seconds: float) -> None:
 
 def work_until(senders: Sequence[Sender], watching: Reader, *, more: int) -> None:
     """Send and read until so many more records of each are acknowledged."""
-    wanted = {sender.partition: len(sender.acknowledged) + more for sender in senders}
+    targets = {sender.partition: len(sender.acknowledged) + more for sender in senders}
     until = time.monotonic() + SECONDS
-    while any(len(sender.acknowledged) < wanted[sender.partition] for sender in senders):
+    while any(len(sender.acknowledged) < targets[sender.partition] for sender in senders):
         assert time.monotonic() < until, "nothing more is acknowledged"
         for sender in senders:
             sender.send_some()
@@ -150,7 +150,7 @@ def everything(bootstrap: str) -> dict[int, dict[int, int]]:
         assert time.monotonic() < until
         ends |= reader.read_some(0.5)
     reader.close()
-    return reader.seen
+    return reader.records
 
 
 def finish(senders: Sequence[Sender], watching: Reader, bootstrap: str) -> dict[int, dict[int, int]]:
@@ -176,5 +176,5 @@ def assert_nothing_is_lost(
         assert not lost, (
             f"partition {sender.partition}: {len(lost)} acknowledged records are not in their places"
         )
-    for partition, seen in watching.seen.items():
-        assert seen.items() <= log[partition].items(), "what was read once is not there any more"
+    for partition, records in watching.records.items():
+        assert records.items() <= log[partition].items(), "what was read once is not there any more"

@@ -57,20 +57,20 @@ _CHANGED_MAX = 100
 def sensible(topic_id: bytes) -> list[Message]:
     """Requests that get far: of a topic that exists."""
     batch = bytes(sent(3))
-    parts = (PartitionProduceData(index=0, records=batch),)
-    wanted = (FetchPartition(partition=0, partition_max_bytes=1 << 20),)
+    data = (PartitionProduceData(index=0, records=batch),)
+    partitions = (FetchPartition(partition=0, partition_max_bytes=1 << 20),)
     return [
         *(
             ProduceRequest(
                 acks=acks,
                 timeout_ms=1_000,
-                topic_data=(TopicProduceData(name=TOPIC, topic_id=topic_id, partition_data=parts),),
+                topic_data=(TopicProduceData(name=TOPIC, topic_id=topic_id, partition_data=data),),
             )
             for acks in (-1, 0)
         ),
         FetchRequest(
             min_bytes=1,
-            topics=(FetchTopic(topic=TOPIC, topic_id=topic_id, partitions=wanted),),
+            topics=(FetchTopic(topic=TOPIC, topic_id=topic_id, partitions=partitions),),
             max_wait_ms=9,
         ),
         ListOffsetsRequest(
@@ -86,12 +86,12 @@ def frames_of(keys: Sequence[int], topic_id: bytes) -> list[bytes]:
     by_api: dict[str, list[Message]] = {}
     for request in sensible(topic_id):
         by_api.setdefault(type(request).__name__, []).append(request)
-    found = []
+    frames = []
     for api in (APIS[key] for key in keys):
         for version in range(api.min_version, api.max_version + 1):
             requests = [*by_api.get(api.request.__name__, []), _random_request(api, version, chance)]
-            found += [request_frame(request, version)[4:] for request in requests]
-    return found
+            frames += [request_frame(request, version)[4:] for request in requests]
+    return frames
 
 
 def _random_request(api: Api, version: int, chance: random.Random) -> Message:
@@ -104,33 +104,33 @@ def _random_request(api: Api, version: int, chance: random.Random) -> Message:
 def systematic(frames: Sequence[bytes]) -> Iterator[bytes]:
     """Each frame cut at every byte, and with every extreme at every byte; none of them twice."""
     for frame in frames:
-        made = set[bytes]()
+        yielded = set[bytes]()
         for position in range(min(len(frame), _CHANGED_MAX)):
             changed = (frame[:position] + extreme + frame[position + len(extreme) :] for extreme in EXTREMES)
             for hostile in (frame[:position], *changed):
-                if hostile not in made:
-                    made.add(hostile)
+                if hostile not in yielded:
+                    yielded.add(hostile)
                     yield hostile
 
 
 def random_change(frames: Sequence[bytes], chance: random.Random) -> bytes:
     """A frame with one to four changes."""
-    found = bytearray(chance.choice(frames))
+    frame = bytearray(chance.choice(frames))
     for _ in range(chance.randint(1, 4)):
-        at, kind = chance.randrange(len(found) + 1), chance.randrange(7)
+        at, kind = chance.randrange(len(frame) + 1), chance.randrange(7)
         if kind == 0:
-            found[at : at + 1] = chance.randbytes(1)
+            frame[at : at + 1] = chance.randbytes(1)
         elif kind == 1:
-            found[at : at + 5] = chance.choice(EXTREMES)
+            frame[at : at + 5] = chance.choice(EXTREMES)
         elif kind == 2:
-            found[at:at] = chance.choice(TAGS)
+            frame[at:at] = chance.choice(TAGS)
         elif kind == 3:
-            del found[at : at + chance.randint(1, 20)]
+            del frame[at : at + chance.randint(1, 20)]
         elif kind == 4:
-            found[at:at] = found[at : at + chance.randint(1, 50)]
+            frame[at:at] = frame[at : at + chance.randint(1, 50)]
         elif kind == 5:
-            other = chance.choice(frames)
-            found[at:] = other[min(at, len(other)) :]
+            donor = chance.choice(frames)
+            frame[at:] = donor[min(at, len(donor)) :]
         else:
-            found[at:at] = chance.randbytes(chance.randint(1, 8))
-    return bytes(found)
+            frame[at:at] = chance.randbytes(chance.randint(1, 8))
+    return bytes(frame)

@@ -23,7 +23,7 @@ def main(bootstrap: str, jars: str, checkpoint: str) -> None:
     rows = session.range(ROWS).selectExpr("cast(id as string) key", "concat('v', id) value")
     rows.write.format("kafka").options(**to_broker, topic="sparkin").save()
     source = session.read.format("kafka").options(**to_broker, subscribe="sparkin")
-    found = source.load().selectExpr("cast(key as string) key", "cast(value as string) value")
+    loaded = source.load().selectExpr("cast(key as string) key", "cast(value as string) value")
     by_time = source.option("startingTimestamp", "1").load()
     stream = session.readStream.format("kafka").options(
         **to_broker, subscribe="sparkin", startingOffsets="earliest", maxOffsetsPerTrigger="3000"
@@ -33,8 +33,8 @@ def main(bootstrap: str, jars: str, checkpoint: str) -> None:
     query.trigger(availableNow=True).start().awaitTermination(120)
     streamed = session.read.format("kafka").options(**to_broker, subscribe="sparkout").load()
     counts = {
-        "read": found.distinct().count(),
-        "value": [row.value for row in found.where("key = '77'").collect()],
+        "read": loaded.distinct().count(),
+        "value": [row.value for row in loaded.where("key = '77'").collect()],
         "by_time": by_time.count(),
         "streamed": streamed.select("key").distinct().count(),
     }

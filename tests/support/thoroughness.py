@@ -63,13 +63,13 @@ def in_turn(names: Sequence[Any], ways: Iterable[Any], *always: Any) -> list[Any
     several parameters."""
     all_ways = list(ways)
     product = [(*(name if isinstance(name, tuple) else (name,)), way) for name in names for way in all_ways]
-    here = [
+    always_run = [
         row * len(all_ways) + column
         for row, name in enumerate(names)
         for column in range(len(all_ways))
         if name in always or row % len(all_ways) == column
     ]
-    return few(product, *here)
+    return few(product, *always_run)
 
 
 def examples(count: int, of: int = 16) -> int:

@@ -52,18 +52,18 @@ class Peer:
 
     def receive(self) -> bytes:
         """All that the broker sends now."""
-        found = bytearray()
+        received = bytearray()
         while True:
             self._turned.turn()
             try:
                 part = self.socket.recv(1 << 20)
             except BlockingIOError:
-                return bytes(found)
+                return bytes(received)
             except ConnectionError:
                 part = b""
             if not part:
-                return bytes(found)
-            found += part
+                return bytes(received)
+            received += part
 
     @property
     def is_closed(self) -> bool:

@@ -68,16 +68,16 @@ class WireClient:
         return self._receive(struct.unpack(">i", self._receive(4))[0])
 
     def _receive(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
+        received = bytearray()
+        while len(received) < size:
             try:
-                part = self.socket.recv(size - len(found))
+                part = self.socket.recv(size - len(received))
             except ConnectionError:
                 part = b""
             if not part:
-                raise ClosedByBrokerError(f"after {len(found)} bytes")
-            found += part
-        return bytes(found)
+                raise ClosedByBrokerError(f"after {len(received)} bytes")
+            received += part
+        return bytes(received)
 
     def is_closed(self) -> bool:
         """Wait until the broker closes the connection; False if it sends something instead."""

@@ -84,7 +84,7 @@ def wait_for_change(bootstrap: str, arguments: tuple[str, ...]) -> None:
     if "--create" in arguments or "--partitions" in arguments:
         side.settle(named["--topic"], int(named.get("--partitions", SETTINGS["num.partitions"])))
     elif "--delete" in arguments:
-        side.gone(named["--topic"])
+        side.wait_for_deletion(named["--topic"])
     side.close()
 
 

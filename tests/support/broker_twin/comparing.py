@@ -80,15 +80,15 @@ def deliberate_differences(path: Path) -> list[Deliberate]:
 
 def differences(kafka: Side, ours: Side) -> list[Difference]:
     """Every field in which the answers of two sides differ."""
-    found = []
+    differing = []
     for request in dict.fromkeys((*kafka.answers, *ours.answers)):
-        theirs = fields_of(kafka, request)
-        mine = fields_of(ours, request)
-        for field in dict.fromkeys((*theirs, *mine)):
-            one, other = theirs.get(field, ABSENT), mine.get(field, ABSENT)
-            if one != other:
-                found.append(Difference(request=request, field=field, kafka=one, ours=other))
-    return found
+        kafka_fields = fields_of(kafka, request)
+        our_fields = fields_of(ours, request)
+        for field in dict.fromkeys((*kafka_fields, *our_fields)):
+            expected, actual = kafka_fields.get(field, ABSENT), our_fields.get(field, ABSENT)
+            if expected != actual:
+                differing.append(Difference(request=request, field=field, kafka=expected, ours=actual))
+    return differing
 
 
 def fields_of(side: Side, request: str) -> dict[str, Any]:
@@ -106,23 +106,23 @@ def _flat(path: str, name: str, value: Any, ids: Mapping[bytes, str]) -> Iterato
     elif isinstance(value, list) and value and isinstance(value[0], dict):
         yield f"{path}.count", len(value)
         labels: dict[str, int] = {}
-        for each in value:
-            label = _label(each, ids)
+        for element in value:
+            label = _label(element, ids)
             labels[label] = labels.get(label, 0) + 1
             again = f" again {labels[label]}" if labels[label] > 1 else ""
-            yield from _flat(f"{path}[{label}{again}]", "", each, ids)
+            yield from _flat(f"{path}[{label}{again}]", "", element, ids)
     else:
-        yield path, _plain(name, value, ids)
+        yield path, _normalized(name, value, ids)
 
 
 def _label(entry: Mapping[str, Any], ids: Mapping[bytes, str]) -> str:
     """What tells an entry of a list from the others, whatever its place."""
     keys = [key for key in (*_NAMES, *_NUMBERS) if entry.get(key) is not None]
-    parts = [_plain(key, entry[key], ids) for key in keys or ["topic_id"] if key in entry]
+    parts = [_normalized(key, entry[key], ids) for key in keys or ["topic_id"] if key in entry]
     return " ".join(str(part) for part in parts)
 
 
-def _plain(name: str, value: Any, ids: Mapping[bytes, str]) -> Any:
+def _normalized(name: str, value: Any, ids: Mapping[bytes, str]) -> Any:
     if name == "topic_id":
         return ids.get(value, "unknown id" if any(value) else "zero id")
     if name in ("cluster_id", "log_dir"):

@@ -98,5 +98,5 @@ def _codes(value: Any) -> Iterator[int]:
             yield value["error_code"]
         value = list(value.values())
     if isinstance(value, list):
-        for each in value:
-            yield from _codes(each)
+        for element in value:
+            yield from _codes(element)

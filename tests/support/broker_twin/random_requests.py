@@ -144,11 +144,11 @@ class _Maker:
         if field.nullable and field.name not in ("name", "records") and rng.random() < 0.15:
             return None
         if field.array:
-            made = [self._element(field) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))]
+            elements = [self._element(field) for _ in range(rng.choice((0, 1, 1, 1, 2, 3)))]
             if self._scene.key in JOINS_TOPICS:
-                return made
+                return elements
             # Kafka drops all entries of one thing but the last one, or refuses all of them.
-            return list({_identity(each): each for each in made}.values())
+            return list({_identity(element): element for element in elements}.values())
         return self._element(field)
 
     def _element(self, field: Field) -> Any:
@@ -295,7 +295,7 @@ def with_ids(message: Any, topic_ids: Mapping[str, bytes]) -> Any:
     if isinstance(message, dict):
         return {name: _id(value, topic_ids) if name == "topic_id" else with_ids(value, topic_ids)
                 for name, value in message.items()}  # fmt: skip
-    return [with_ids(each, topic_ids) for each in message] if isinstance(message, list) else message
+    return [with_ids(element, topic_ids) for element in message] if isinstance(message, list) else message
 
 
 def _id(name: str, topic_ids: Mapping[str, bytes]) -> bytes:

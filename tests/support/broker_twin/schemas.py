@@ -53,7 +53,7 @@ class Field:
         if self.kind in _NUMBERS:
             return 0
         if self.inner is not None:
-            return {each.name: each.initial() for each in self.inner.fields}
+            return {member.name: member.initial() for member in self.inner.fields}
         return {"string": "", "uuid": bytes(16)}.get(self.kind, b"")
 
 
@@ -65,12 +65,12 @@ class Schema:
     flexible: bool
     fields: tuple[Field, ...]
     header: int = 0
-    plain: tuple[Field, ...] = field(init=False, repr=False)
+    untagged: tuple[Field, ...] = field(init=False, repr=False)
     tagged: Mapping[int, Field] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plain", tuple(each for each in self.fields if each.tag is None))
-        tags = {each.tag: each for each in self.fields if each.tag is not None}
+        object.__setattr__(self, "untagged", tuple(member for member in self.fields if member.tag is None))
+        tags = {member.tag: member for member in self.fields if member.tag is not None}
         object.__setattr__(self, "tagged", dict(sorted(tags.items())))
 
 
@@ -86,10 +86,10 @@ def schema(key: int, version: int, side: str) -> Schema:
     folder = api_names()[key]
     module = importlib.import_module(f"kio.schema.{folder}.v{version}.{side}")
     (entity,) = (
-        each
-        for name, each in vars(module).items()
-        if name.endswith(side.capitalize()) and each.__module__ == module.__name__
-        if each.__type__.name == side
+        value
+        for name, value in vars(module).items()
+        if name.endswith(side.capitalize()) and value.__module__ == module.__name__
+        if value.__type__.name == side
     )
     return _schema_of(entity)
 
@@ -100,26 +100,26 @@ def _schema_of(entity: Any) -> Schema:
     return Schema(
         name=entity.__name__,
         flexible=entity.__flexible__,
-        fields=tuple(_field_of(each) for each in dataclasses.fields(entity)),
+        fields=tuple(_field_of(member) for member in dataclasses.fields(entity)),
         header=0 if header is None else int(header.__version__),
     )
 
 
-def _field_of(each: dataclasses.Field[Any]) -> Field:
-    kinds = [part for part in _members(each.type) if part is not NoneType]
-    nullable = NoneType in _members(each.type)
+def _field_of(member: dataclasses.Field[Any]) -> Field:
+    kinds = [part for part in _members(member.type) if part is not NoneType]
+    nullable = NoneType in _members(member.type)
     array = get_origin(kinds[0]) is tuple
     element = get_args(kinds[0])[0] if array else kinds[0]
-    kind = str(each.metadata.get("kafka_type", "struct"))
+    kind = str(member.metadata.get("kafka_type", "struct"))
     struct_of = next((part for part in _members(element) if dataclasses.is_dataclass(part)), None)
     return Field(
-        name=each.name,
+        name=member.name,
         kind=kind,
         inner=_schema_of(struct_of) if kind == "struct" else None,
         array=array,
         nullable=nullable and kind != "uuid",
-        tag=each.metadata.get("tag"),
-        default=_default_of(each, kind),
+        tag=member.metadata.get("tag"),
+        default=_default_of(member, kind),
     )
 
 
@@ -127,8 +127,8 @@ def _members(kind: Any) -> tuple[Any, ...]:
     return (kind,) if get_origin(kind) is tuple or not get_args(kind) else get_args(kind)
 
 
-def _default_of(each: dataclasses.Field[Any], kind: str) -> Any:
-    value = each.default
+def _default_of(member: dataclasses.Field[Any], kind: str) -> Any:
+    value = member.default
     if value is dataclasses.MISSING or value is None:
         return None
     if kind == "struct" or isinstance(value, tuple):
@@ -153,15 +153,15 @@ def decode(layout: Schema, data: bytes) -> Message:
 
 
 def _write_struct(out: bytearray, layout: Schema, message: Mapping[str, Any]) -> None:
-    for each in layout.plain:
-        _write_field(out, each, message.get(each.name, each.initial()), layout.flexible)
+    for member in layout.untagged:
+        _write_field(out, member, message.get(member.name, member.initial()), layout.flexible)
     if not layout.flexible:
         assert not layout.tagged
         return
     tags = {
-        tag: message[each.name]
-        for tag, each in layout.tagged.items()
-        if each.name in message and message[each.name] != each.initial()
+        tag: message[member.name]
+        for tag, member in layout.tagged.items()
+        if member.name in message and message[member.name] != member.initial()
     }
     out += uvarint(len(tags))
     for tag, value in tags.items():
@@ -170,30 +170,30 @@ def _write_struct(out: bytearray, layout: Schema, message: Mapping[str, Any]) ->
         out += uvarint(tag) + uvarint(len(body)) + body
 
 
-def _write_field(out: bytearray, each: Field, value: Any, flexible: bool) -> None:
-    if each.array:
+def _write_field(out: bytearray, member: Field, value: Any, flexible: bool) -> None:
+    if member.array:
         _write_length(out, None if value is None else len(value), flexible, "i")
         for element in value or ():
-            _write_value(out, each, element, flexible)
-    elif each.inner is not None and each.nullable:
+            _write_value(out, member, element, flexible)
+    elif member.inner is not None and member.nullable:
         out += b"\xff" if value is None else b"\x01"
         if value is not None:
-            _write_value(out, each, value, flexible)
+            _write_value(out, member, value, flexible)
     else:
-        _write_value(out, each, value, flexible)
+        _write_value(out, member, value, flexible)
 
 
-def _write_value(out: bytearray, each: Field, value: Any, flexible: bool) -> None:
-    if each.inner is not None:
-        _write_struct(out, each.inner, value)
-    elif number := _NUMBERS.get(each.kind):
+def _write_value(out: bytearray, member: Field, value: Any, flexible: bool) -> None:
+    if member.inner is not None:
+        _write_struct(out, member.inner, value)
+    elif number := _NUMBERS.get(member.kind):
         out += struct.pack(f">{number}", value)
-    elif each.kind == "uuid":
+    elif member.kind == "uuid":
         out += value
     else:
         data = value.encode() if isinstance(value, str) else value
         _write_length(
-            out, None if data is None else len(data), flexible, "h" if each.kind == "string" else "i"
+            out, None if data is None else len(data), flexible, "h" if member.kind == "string" else "i"
         )
         out += data or b""
 
@@ -207,9 +207,9 @@ def _write_length(out: bytearray, length: int | None, flexible: bool, number: st
 
 def _read_struct(layout: Schema, data: bytes, at: int) -> tuple[Message, int]:
     message: Message = {}
-    for each in layout.plain:
-        message[each.name], at = _read_field(each, data, at, layout.flexible)
-    message |= {each.name: each.initial() for each in layout.tagged.values()}
+    for member in layout.untagged:
+        message[member.name], at = _read_field(member, data, at, layout.flexible)
+    message |= {member.name: member.initial() for member in layout.tagged.values()}
     if not layout.flexible:
         return message, at
     count, at = read_uvarint(data, at)
@@ -225,36 +225,36 @@ def _read_struct(layout: Schema, data: bytes, at: int) -> tuple[Message, int]:
     return message, at
 
 
-def _read_field(each: Field, data: bytes, at: int, flexible: bool) -> tuple[Any, int]:
-    if each.array:
+def _read_field(member: Field, data: bytes, at: int, flexible: bool) -> tuple[Any, int]:
+    if member.array:
         length, at = _read_length(data, at, flexible, "i")
         if length is None:
             return None, at
         values = []
         for _ in range(length):
-            value, at = _read_value(each, data, at, flexible)
+            value, at = _read_value(member, data, at, flexible)
             values.append(value)
         return values, at
-    if each.inner is not None and each.nullable:
+    if member.inner is not None and member.nullable:
         (mark,) = struct.unpack_from(">b", data, at)
-        return (None, at + 1) if mark < 0 else _read_value(each, data, at + 1, flexible)
-    return _read_value(each, data, at, flexible)
+        return (None, at + 1) if mark < 0 else _read_value(member, data, at + 1, flexible)
+    return _read_value(member, data, at, flexible)
 
 
-def _read_value(each: Field, data: bytes, at: int, flexible: bool) -> tuple[Any, int]:
-    if each.inner is not None:
-        return _read_struct(each.inner, data, at)
-    if number := _NUMBERS.get(each.kind):
+def _read_value(member: Field, data: bytes, at: int, flexible: bool) -> tuple[Any, int]:
+    if member.inner is not None:
+        return _read_struct(member.inner, data, at)
+    if number := _NUMBERS.get(member.kind):
         (value,) = struct.unpack_from(f">{number}", data, at)
         return value, at + struct.calcsize(f">{number}")
-    if each.kind == "uuid":
+    if member.kind == "uuid":
         return data[at : at + 16], at + 16
-    length, at = _read_length(data, at, flexible, "h" if each.kind == "string" else "i")
+    length, at = _read_length(data, at, flexible, "h" if member.kind == "string" else "i")
     if length is None:
         return None, at
-    assert at + length <= len(data), f"{each.name}: {length} bytes, {len(data) - at} are left"
+    assert at + length <= len(data), f"{member.name}: {length} bytes, {len(data) - at} are left"
     raw = data[at : at + length]
-    return raw.decode() if each.kind == "string" else raw, at + length
+    return raw.decode() if member.kind == "string" else raw, at + length
 
 
 def _read_length(data: bytes, at: int, flexible: bool, number: str) -> tuple[int | None, int]:

@@ -75,8 +75,8 @@ class Side:
     ) -> bytes:
         """Create a topic, wait for it, and learn its id."""
         settings = [{"name": key, "value": value} for key, value in (configs or {}).items()]
-        wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": settings}
-        answer = self.quietly(CREATE_TOPICS, 7, topics=[wanted | topic])
+        defaults = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": settings}
+        answer = self.quietly(CREATE_TOPICS, 7, topics=[defaults | topic])
         assert answer["topics"][0]["error_code"] == 0, answer
         return self.settle(name, partitions)
 
@@ -88,21 +88,21 @@ class Side:
             if topic["error_code"] or len(topic["partitions"]) < partitions:
                 return False
             self.topic_ids[name] = topic["topic_id"]
-            asked = [{"partition_index": number, "timestamp": EARLIEST} for number in range(partitions)]
-            request = {"name": name, "partitions": asked}
+            queries = [{"partition_index": number, "timestamp": EARLIEST} for number in range(partitions)]
+            request = {"name": name, "partitions": queries}
             answer = self.quietly(LIST_OFFSETS, 9, replica_id=-1, topics=[request])
-            return not any(each["error_code"] for each in answer["topics"][0]["partitions"])
+            return not any(partition["error_code"] for partition in answer["topics"][0]["partitions"])
 
         self.until(served, f"the topic {name}")
         return self.topic_ids[name]
 
     def topics(self, names: Sequence[str] | None) -> list[Message]:
         """What Metadata says of topics."""
-        asked = None if names is None else [{"name": name, "topic_id": bytes(16)} for name in names]
-        answer = self.quietly(METADATA, 12, topics=asked, allow_auto_topic_creation=False)
+        entries = None if names is None else [{"name": name, "topic_id": bytes(16)} for name in names]
+        answer = self.quietly(METADATA, 12, topics=entries, allow_auto_topic_creation=False)
         return list(answer["topics"])
 
-    def gone(self, name: str) -> None:
+    def wait_for_deletion(self, name: str) -> None:
         """Wait until a topic is deleted."""
         self.until(lambda: self.topics([name])[0]["error_code"] == 3, f"the end of {name}")
 
@@ -114,7 +114,7 @@ class Side:
             answer = self.quietly(
                 PRODUCE, 9, acks=-1, timeout=5000, topic_data=[{"name": topic, "partition_data": data}]
             )
-            (one,) = answer["responses"][0]["partition_responses"]
-            assert one["error_code"] == 0, one
-            answers.append(one)
+            (row,) = answer["responses"][0]["partition_responses"]
+            assert row["error_code"] == 0, row
+            answers.append(row)
         return answers

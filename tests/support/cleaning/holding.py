@@ -21,9 +21,9 @@ def records(partition: Path) -> Records:
     }
 
 
-def last_values(found: Records) -> dict[bytes, tuple[int, bytes]]:
+def last_values(by_offset: Records) -> dict[bytes, tuple[int, bytes]]:
     """Key → the offset and value of its last record, of keys that have a value."""
-    last = {key: (offset, value) for offset, (key, value, _) in sorted(found.items()) if key is not None}
+    last = {key: (offset, value) for offset, (key, value, _) in sorted(by_offset.items()) if key is not None}
     return {key: (offset, value) for key, (offset, value) in last.items() if value is not None}
 
 

@@ -24,11 +24,11 @@ def assert_cleaned(expected: Expected, partition: Path, result: LogResult, log_s
     after = read_partition(partition)
     going = below(log_start, [*expected.segments, *(base for base in after if base >= expected.end)])
     expired = sum(batch.count for base in going for batch in expected.segments[base].batches)
-    left = {base: new for base, new in expected.segments.items() if base not in going}
-    found = differences(
-        replace(expected, segments=left), {base: after[base] for base in after if base < expected.end}
+    remaining = {base: new for base, new in expected.segments.items() if base not in going}
+    problems = differences(
+        replace(expected, segments=remaining), {base: after[base] for base in after if base < expected.end}
     )
-    assert not found, "\n".join(["", *found])
+    assert not problems, "\n".join(["", *problems])
     counts = asdict(result.discarded)
     assert counts == {reason: expected.removed[reason] for reason in counts} | {"expired": expired}
 
@@ -38,38 +38,44 @@ def below(log_start: int, bases: Sequence[int]) -> list[int]:
     return [base for base, following in pairwise(bases) if following <= log_start]
 
 
-def differences(expected: Expected, found: Mapping[int, Segment]) -> list[str]:
+def differences(expected: Expected, actual: Mapping[int, Segment]) -> list[str]:
     """One line each, at most ``MAX``; empty when the segments are as expected."""
     lines: list[str] = []
-    if list(expected.segments) != list(found):
-        lines.append(f"segments: expected {list(expected.segments)}, found {list(found)}")
-    for base in sorted({*expected.segments} & {*found}):
-        new, segment = expected.segments[base], found[base]
+    if list(expected.segments) != list(actual):
+        lines.append(f"segments: expected {list(expected.segments)}, found {list(actual)}")
+    for base in sorted({*expected.segments} & {*actual}):
+        new, segment = expected.segments[base], actual[base]
         lines += _batches(base, new.batches, segment.batches)
         if new.aborted != list(segment.aborted):
             lines.append(f"{base}.txnindex: expected {new.aborted}, found {list(segment.aborted)}")
     return lines[:MAX]
 
 
-def _batches(base: int, expected: Sequence[Batch], found: Sequence[Batch]) -> list[str]:
-    wanted, there = ({batch.base_offset: batch for batch in batches} for batches in (expected, found))
-    lines = [f"segment {base}: missing {short(wanted[at])}" for at in wanted if at not in there]
-    lines += [f"segment {base}: unexpected {short(there[at])}" for at in there if at not in wanted]
-    if len(there) != len(found) or list(there) != sorted(there):
+def _batches(base: int, expected: Sequence[Batch], actual: Sequence[Batch]) -> list[str]:
+    expected_at, actual_at = (
+        {batch.base_offset: batch for batch in batches} for batches in (expected, actual)
+    )
+    lines = [f"segment {base}: missing {short(expected_at[at])}" for at in expected_at if at not in actual_at]
+    lines += [
+        f"segment {base}: unexpected {short(actual_at[at])}" for at in actual_at if at not in expected_at
+    ]
+    if len(actual_at) != len(actual) or list(actual_at) != sorted(actual_at):
         lines.append(f"segment {base}: batches out of order")
-    for at in wanted:
-        if at in there:
-            lines += [f"segment {base}, batch {at}: {line}" for line in _fields(wanted[at], there[at])]
+    for at in expected_at:
+        if at in actual_at:
+            lines += [
+                f"segment {base}, batch {at}: {line}" for line in _fields(expected_at[at], actual_at[at])
+            ]
     return lines
 
 
-def _fields(expected: Batch, found: Batch) -> list[str]:
+def _fields(expected: Batch, actual: Batch) -> list[str]:
     lines = [
-        f"{field.name}: expected {getattr(expected, field.name)}, found {getattr(found, field.name)}"
+        f"{field.name}: expected {getattr(expected, field.name)}, found {getattr(actual, field.name)}"
         for field in fields(Batch)
-        if field.compare and getattr(expected, field.name) != getattr(found, field.name)
+        if field.compare and getattr(expected, field.name) != getattr(actual, field.name)
     ]
-    if not lines and expected.raw is not None and expected.raw != found.raw:
+    if not lines and expected.raw is not None and expected.raw != actual.raw:
         lines.append("same fields, but its bytes were to be copied")
     return lines
 

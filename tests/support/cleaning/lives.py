@@ -118,9 +118,9 @@ def lives(transactions: bool = True) -> st.SearchStrategy[Life]:
     ends: list[st.SearchStrategy[Event]] = [
         st.builds(End, producer=st.sampled_from(TRANSACTIONAL), commit=st.booleans())
     ]
-    plain = _appends(PLAIN + IDEMPOTENT)
+    without_transactions = _appends(PLAIN + IDEMPOTENT)
     mixed = _appends(TRANSACTIONAL)
-    event = st.one_of(plain, mixed, *ends) if transactions else plain
+    event = st.one_of(without_transactions, mixed, *ends) if transactions else without_transactions
     return st.builds(
         Life,
         rounds=st.tuples(_rounds(event, 4), st.lists(_rounds(event, 0), max_size=2)).map(
@@ -311,10 +311,10 @@ def cut_at_every_batch(patch: pytest.MonkeyPatch) -> None:
     """Let groups be cut into a range for every batch, however small they are."""
     splits_of_any_size(patch)
     patch.setattr(splits, "_MIN_SHARES", 0)
-    patch.setattr(splits, "splits_by_task", _each_batch)
+    patch.setattr(splits, "splits_by_task", _split_at_every_batch)
 
 
-def _each_batch(
+def _split_at_every_batch(
     segments: Sequence[Segment], end: int, tasks: int, *, may_cut: bool
 ) -> list[list[splits.InputSplit]]:
     """A task for every batch, as if the index named each."""

@@ -125,9 +125,9 @@ def write_log(
     return partition
 
 
-def settings(given: Mapping[str, object] | None = None) -> Config:
+def settings(changes: Mapping[str, object] | None = None) -> Config:
     """A compacted topic's settings."""
-    return Config(parse_assignments([f"{k}={v}" for k, v in {**CONFIG, **(given or {})}.items()], "test"))
+    return Config(parse_assignments([f"{k}={v}" for k, v in {**CONFIG, **(changes or {})}.items()], "test"))
 
 
 def run(
@@ -141,13 +141,15 @@ def run(
     **choices: bool,
 ) -> LogResult:
     """Clean the directory's only log in place, keyless records dropped; the directory is locked meanwhile."""
-    wanted = PlanOptions(now_ms=now_ms, **{"drop_keyless": True, "force": True, **choices})
+    options = PlanOptions(now_ms=now_ms, **{"drop_keyless": True, "force": True, **choices})
     with LogDirectory.open(path) as directory:
         ((topic_partition, partition),) = directory.partitions.items()
         state = LogState(
             topic_partition=topic_partition, path=partition, directory=directory, config=settings(config)
         )
-        (result,) = Cleaner(engine, destination or InPlace("run"), limits or RunLimits()).run([state], wanted)
+        (result,) = Cleaner(engine, destination or InPlace("run"), limits or RunLimits()).run(
+            [state], options
+        )
     return result
 
 
@@ -161,10 +163,10 @@ def one_group_a_wave(
             topic_partition=topic_partition, path=partition, directory=directory, config=settings(config)
         )
         choices = PlanOptions(now_ms=now_ms, force=True, drop_keyless=True)
-        found = plan_log(state, directory.checkpoints(), choices, None)
-    if not isinstance(found, PlannedLog):
+        plan = plan_log(state, directory.checkpoints(), choices, None)
+    if not isinstance(plan, PlannedLog):
         return RunLimits(whole_log_bytes=0)
-    work = found.work
+    work = plan.work
     largest = max(new_file_bytes(work, group) for group in work.groups)
     room = times * largest + shuffle_spill_bytes(work) + retained_file_bytes(work)
     return RunLimits(whole_log_bytes=0, max_extra_bytes=room, wave_bytes=1)
@@ -178,7 +180,7 @@ def logs_of(partition: Path) -> dict[int, bytes]:
 def tree(path: Path) -> dict[str, bytes]:
     """Every file below a directory and what is in it."""
     return {
-        str(each.relative_to(path)): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()
+        str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()
     }
 
 
@@ -208,14 +210,14 @@ def headers_of(data: bytes) -> Iterator[tuple[Header, bytes]]:
 
 def records_in(data: bytes) -> list[twin.Record]:
     """All records of a log's bytes by the twin, checksums checked."""
-    found = []
+    records = []
     end = 0
-    for each in twin.decode_log(data):
-        assert each.valid, f"checksum at {each.position}"
-        found += each.records
-        end = each.position + each.size
+    for entry in twin.decode_log(data):
+        assert entry.valid, f"checksum at {entry.position}"
+        records += entry.records
+        end = entry.position + entry.size
     assert end == len(data)
-    return found
+    return records
 
 
 def offsets(partition: Path) -> list[int]:

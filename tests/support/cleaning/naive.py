@@ -100,14 +100,14 @@ class Producer:
 
 def batches_of(data: bytes) -> list[Batch]:
     """All batches of a log's bytes; every one must be whole and have the right checksum."""
-    found, end = [], 0
+    batches, end = [], 0
     for entry in twin.decode_log(data):
         raw = data[entry.position : entry.position + entry.size]
         assert entry.valid, f"checksum of the batch at byte {entry.position}"
-        found.append(_modern(raw, entry) if entry.magic == 2 else _old(raw, entry))
+        batches.append(_modern(raw, entry) if entry.magic == 2 else _old(raw, entry))
         end = entry.position + entry.size
     assert end == len(data), f"bytes left over at {end}"
-    return found
+    return batches
 
 
 def _modern(raw: bytes, entry: twin.Batch) -> Batch:
@@ -188,10 +188,10 @@ def newest_snapshot(partition: Path, log_end: int) -> tuple[int, dict[int, Produ
     data = (partition / f"{max(bases):020}.snapshot").read_bytes()
     version, checksum, count = struct.unpack_from(">hII", data)
     assert version == 1 and checksum == twin.crc32c(data[6:]) and len(data) == 10 + count * _PRODUCER.size
-    found = {}
+    producers = {}
     for who, epoch, _, last, _, time, _, opened in _PRODUCER.iter_unpack(data[10:]):
-        found[who] = Producer(epoch=epoch, last_offset=last, time_ms=time, open_from=opened)
-    return max(bases), found
+        producers[who] = Producer(epoch=epoch, last_offset=last, time_ms=time, open_from=opened)
+    return max(bases), producers
 
 
 def producers_at_end(partition: Path, segments: dict[int, Segment]) -> dict[int, Producer]:

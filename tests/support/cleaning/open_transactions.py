@@ -62,6 +62,6 @@ def committed(partition: Path) -> Seen:
 
 def table(partition: Path) -> dict[bytes | None, bytes]:
     """The last value of each key, deleted ones left out; offsets ascend."""
-    seen = committed(partition)
-    assert [offset for offset, _, _ in seen] == sorted({offset for offset, _, _ in seen})
-    return {key: value for key, value in {key: value for _, key, value in seen}.items() if value is not None}
+    rows = committed(partition)
+    assert [offset for offset, _, _ in rows] == sorted({offset for offset, _, _ in rows})
+    return {key: value for key, value in {key: value for _, key, value in rows}.items() if value is not None}

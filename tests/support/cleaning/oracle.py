@@ -100,9 +100,10 @@ class _Pass:
         self.aborted = sorted(entry for segment in log.values() for entry in segment.aborted)
         self.first_dirty = _first_dirty(log, rules)
         self.end = _end(log, producers, self.first_dirty, rules)
-        self.seen: set[int] = set()  # producers with a committed batch read since their last marker
+        # producers with a committed batch read since their last marker
+        self.producers_with_data: set[int] = set()
         self.read_of: set[Aborted] = set()  # aborted transactions that a batch was read of
-        self.found = Expected(first_dirty=self.first_dirty, end=self.end)
+        self.expected = Expected(first_dirty=self.first_dirty, end=self.end)
 
     def run(self) -> Expected:
         """Take every segment below the end."""
@@ -111,17 +112,17 @@ class _Pass:
                 self.end = _end(self.log, self.producers, self.first_dirty, self.rules, idle=True)
                 self.first_dirty = self.end
             if not self._tombstones_are_due():
-                return self.found
+                return self.expected
         self.latest, self.known_to = self._latest()
-        self.found.end = self.known_to + 1
+        self.expected.end = self.known_to + 1
         covered = [segment for base, segment in self.log.items() if base <= self.known_to]
         for group in groups(covered, self.end, self.rules):
             self.new = NewSegment(sources=[segment.base_offset for segment in group])
-            self.found.segments[group[0].base_offset] = self.new
+            self.expected.segments[group[0].base_offset] = self.new
             for segment in group:
                 for batch in segment.batches:
                     self._take(batch, self._keeps_old_tombstones(segment))
-        return self.found
+        return self.expected
 
     def _is_dirty(self) -> bool:
         first = max((base for base in self.log if base <= self.first_dirty), default=min(self.log))
@@ -132,7 +133,7 @@ class _Pass:
     def _tombstones_are_due(self) -> bool:
         """An idle log is cleaned, which Kafka does not do, once nothing that was stamped has to wait."""
         clean_part = [segment for base, segment in self.log.items() if base < self.first_dirty]
-        stamped = [b for each in clean_part for b in each.batches if b.count and b.horizon is not None]
+        stamped = [b for segment in clean_part for b in segment.batches if b.count and b.horizon is not None]
         return all((batch.horizon or 0) <= self.rules.now_ms for batch in stamped) and any(
             batch.control or any(record.value is None and record.key is not None for record in batch.records)
             for batch in stamped
@@ -171,14 +172,14 @@ class _Pass:
         entry = self._of_aborted(batch)
         if entry is not None:
             self.read_of.add(entry)
-            self.found.removed[ABORTED] += len(batch.records)
+            self.expected.removed[ABORTED] += len(batch.records)
             self._emptied(batch)
             return
         if batch.transactional:
-            self.seen.add(batch.producer_id)
-        kept = [record for record in batch.records if self._stays(record, batch, keeps_old_tombstones)]
-        if kept:
-            self.new.batches.append(self._kept(batch, kept))
+            self.producers_with_data.add(batch.producer_id)
+        retained = [record for record in batch.records if self._stays(record, batch, keeps_old_tombstones)]
+        if retained:
+            self.new.batches.append(self._rewritten(batch, retained))
         else:
             self._emptied(batch)
 
@@ -186,7 +187,7 @@ class _Pass:
         data_is_gone = self._no_data_was_read(batch)
         past = batch.horizon is not None and batch.horizon <= self.rules.now_ms
         if not batch.records or (data_is_gone and past):
-            self.found.removed[MARKERS] += len(batch.records)
+            self.expected.removed[MARKERS] += len(batch.records)
             self._emptied(batch)
         elif data_is_gone and batch.horizon is None:
             self.new.batches.append(self._stamped(batch, batch.records))
@@ -199,8 +200,8 @@ class _Pass:
         if marker.commits is None:
             return not marker.records
         if marker.commits:
-            was_read = marker.producer_id in self.seen
-            self.seen.discard(marker.producer_id)
+            was_read = marker.producer_id in self.producers_with_data
+            self.producers_with_data.discard(marker.producer_id)
             return not was_read
         for entry in self.read_of:
             if (entry.producer_id, entry.last_offset) == (marker.producer_id, marker.base_offset):
@@ -212,32 +213,32 @@ class _Pass:
         if record.offset > self.known_to:
             return True
         if record.key is None:
-            self.found.removed[KEYLESS] += 1
+            self.expected.removed[KEYLESS] += 1
             return False
         if record.offset < self.latest.get(record.key, -1):
-            self.found.removed[SUPERSEDED] += 1
+            self.expected.removed[SUPERSEDED] += 1
             return False
         over = batch.horizon is not None and self.rules.now_ms >= batch.horizon
         if record.value is None and (over if batch.magic == 2 else not keeps_old_tombstones):
-            self.found.removed[TOMBSTONES] += 1
+            self.expected.removed[TOMBSTONES] += 1
             return False
         return True
 
     def _keeps_old_tombstones(self, segment: Segment) -> bool:
         """v0 and v1 go by the segments' times."""
-        clean_part = [each for base, each in self.log.items() if base < self.first_dirty]
+        clean_part = [other for base, other in self.log.items() if base < self.first_dirty]
         horizon = clean_part[-1].modified_ms - self.rules.delete_retention_ms if clean_part else 0
         return segment.modified_ms > horizon
 
-    def _kept(self, batch: Batch, kept: Sequence[Record]) -> Batch:
-        if batch.horizon is None and any(record.value is None for record in kept):
-            return self._stamped(batch, kept)
-        if len(kept) == batch.count and batch.magic == 2:
+    def _rewritten(self, batch: Batch, retained: Sequence[Record]) -> Batch:
+        if batch.horizon is None and any(record.value is None for record in retained):
+            return self._stamped(batch, retained)
+        if len(retained) == batch.count and batch.magic == 2:
             return batch
-        return _rebuilt(batch, kept, batch.horizon)
+        return _rebuilt(batch, retained, batch.horizon)
 
-    def _stamped(self, batch: Batch, kept: Sequence[Record]) -> Batch:
-        return _rebuilt(batch, kept, self.rules.now_ms + self.rules.delete_retention_ms)
+    def _stamped(self, batch: Batch, records: Sequence[Record]) -> Batch:
+        return _rebuilt(batch, records, self.rules.now_ms + self.rules.delete_retention_ms)
 
     def _emptied(self, batch: Batch) -> None:
         """A batch without records stays only where a sequence or an offset would be lost with it."""
@@ -253,7 +254,7 @@ class _Pass:
             self.new.batches.append(replace(empty, magic=2, raw=None))
 
 
-def _rebuilt(batch: Batch, kept: Sequence[Record], horizon: int | None) -> Batch:
+def _rebuilt(batch: Batch, records: Sequence[Record], horizon: int | None) -> Batch:
     """With other records or a stamp; one of the old formats becomes a batch of its own."""
     appended = bool(batch.attributes & LOG_APPEND) and batch.magic > 0
     old = batch.magic < 2
@@ -265,12 +266,12 @@ def _rebuilt(batch: Batch, kept: Sequence[Record], horizon: int | None) -> Batch
         magic=2,
         raw=None,
         attributes=attributes | (HORIZON if horizon is not None else 0),
-        base_offset=kept[0].offset if old else batch.base_offset,
-        last_offset=kept[-1].offset if old else batch.last_offset,
-        base_timestamp=kept[0].timestamp if horizon is None else horizon,
-        max_timestamp=batch.max_timestamp if appended else max(record.timestamp for record in kept),
-        records=tuple(kept),
-        count=len(kept),
+        base_offset=records[0].offset if old else batch.base_offset,
+        last_offset=records[-1].offset if old else batch.last_offset,
+        base_timestamp=records[0].timestamp if horizon is None else horizon,
+        max_timestamp=batch.max_timestamp if appended else max(record.timestamp for record in records),
+        records=tuple(records),
+        count=len(records),
     )
 
 
@@ -302,7 +303,9 @@ def _end(
     if rules.min_lag_ms > 0:
         first = max((base for base in bases if base <= first_dirty), default=bases[0])
         dirty = [segment for base, segment in log.items() if first <= base < bases[-1]]
-        young = [each.base_offset for each in dirty if _newest(each) > rules.now_ms - rules.min_lag_ms]
+        young = [
+            segment.base_offset for segment in dirty if _newest(segment) > rules.now_ms - rules.min_lag_ms
+        ]
         bounds += young[:1]
     uncleanable = min(first_dirty, *bounds) if idle else max(first_dirty, min(bounds))
     return max(base for base in bases if base <= uncleanable or base == bases[0])
@@ -316,20 +319,20 @@ def _newest(segment: Segment) -> int:
 
 def groups(segments: Sequence[Segment], end: int, rules: Cleaning) -> list[list[Segment]]:
     """Neighbours that become one segment each, by their sizes before."""
-    found: list[list[Segment]] = []
+    grouped: list[list[Segment]] = []
     for number, segment in enumerate(segments):
         if segment.base_offset >= end:
             break
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end
-        mine = [*found[-1], segment] if found else []
+        group = [*grouped[-1], segment] if grouped else []
         if (
-            mine
-            and sum(each.size for each in mine) <= rules.segment_bytes
-            and sum(each.offset_index_size for each in mine) <= rules.index_bytes
-            and sum(each.time_index_size for each in mine) <= rules.index_bytes
-            and (segment.size == 0 or min(following, end) - 1 - mine[0].base_offset <= SPAN)
+            group
+            and sum(member.size for member in group) <= rules.segment_bytes
+            and sum(member.offset_index_size for member in group) <= rules.index_bytes
+            and sum(member.time_index_size for member in group) <= rules.index_bytes
+            and (segment.size == 0 or min(following, end) - 1 - group[0].base_offset <= SPAN)
         ):
-            found[-1] = mine
+            grouped[-1] = group
         else:
-            found.append([segment])
-    return found
+            grouped.append([segment])
+    return grouped

@@ -94,8 +94,8 @@ def old_entries(draw: st.DrawFn, base: int) -> tuple[bytes, int]:
 def batches(draw: st.DrawFn, base: int, old: bool = False) -> tuple[bytes, int]:
     """A batch from ``base`` on, and the offset after it."""
     if old and draw(st.booleans()):
-        made: tuple[bytes, int] = draw(old_entries(base))
-        return made
+        entries: tuple[bytes, int] = draw(old_entries(base))
+        return entries
     count = draw(st.integers(1, 5))
     offset, records = base, []
     fresh = draw(st.booleans())
@@ -134,14 +134,14 @@ def random_logs(draw: st.DrawFn) -> RandomLog:
     old = draw(st.sampled_from([0, 0, 2, 6]))
     bounds = [base]
     for number in range(draw(st.integers(2, 6))):
-        mine: list[bytes] = []
+        pieces: list[bytes] = []
         start = base
         for _ in range(draw(st.integers(0, 4))):
             data, base = draw(batches(base, number < old))
-            mine.append(data)
+            pieces.append(data)
             bounds.append(base)
-        segments[start] = mine
-        base += draw(st.sampled_from([0, 0, 3])) + (not mine)
+        segments[start] = pieces
+        base += draw(st.sampled_from([0, 0, 3])) + (not pieces)
     return RandomLog(
         segments=segments,
         first_dirty=draw(st.none() | st.integers(min(bounds), max(bounds))),

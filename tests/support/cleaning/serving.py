@@ -137,10 +137,10 @@ class Blocking(InProcessEngine):
     def clean_whole(self, works: Sequence[LogWork]) -> Iterator[LogReport]:
         """As in process, with a stop in the middle."""
         self.begun.set()
-        done = list(super().clean_whole(works))
+        reports = list(super().clean_whole(works))
         self.staged.set()
         assert self.go_on.wait(SOON)
-        yield from done
+        yield from reports
 
 
 class Jobs(InProcessEngine):

@@ -155,5 +155,5 @@ def leave_files(path: Path) -> None:
 
 def outcome(path: Path) -> tuple[dict[int, bytes], dict[TopicPartition, int], bool]:
     """What a finished run leaves: logs, checkpoint, and no folder."""
-    left = (path / STAGING).exists()
-    return logs.logs_of(path / "topic-0"), read_checkpoint(path / "cleaner-offset-checkpoint"), left
+    has_staging = (path / STAGING).exists()
+    return logs.logs_of(path / "topic-0"), read_checkpoint(path / "cleaner-offset-checkpoint"), has_staging

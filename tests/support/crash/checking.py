@@ -10,7 +10,7 @@ from siltstone.log.partition import PartitionLog
 from siltstone.runtime.manager import LogManager
 from tests.support.cleaning import logs
 from tests.support.cleaning.logs import NOW, WHERE
-from tests.support.crash.session import Said, message, open_manager
+from tests.support.crash.session import Promise, message, open_manager
 from tests.support.log import driving
 from tests.support.log.index_checks import check_indexes
 from tests.support.log.model import Model, Stored
@@ -19,12 +19,12 @@ LATER = NOW + 10_000_000
 LEFTOVERS = (".cleaned", ".swap", ".deleted", ".tmp")
 
 
-def start_and_check(root: Path, said: Said) -> None:
+def start_and_check(root: Path, promise: Promise) -> None:
     """Start on what is there; the log must be one that was promised, work, and stop cleanly."""
     manager = open_manager(root, ManualClock(LATER))
     try:
-        check_log(manager, said)
-        check_use(manager, said)
+        check_log(manager, promise)
+        check_use(manager, promise)
         topic_partition = manager[WHERE]
         bounds = (topic_partition.log_start_offset, topic_partition.log_end_offset)
     finally:
@@ -37,41 +37,41 @@ def start_and_check(root: Path, said: Said) -> None:
         again.close()
 
 
-def check_log(manager: LogManager, said: Said) -> None:
+def check_log(manager: LogManager, promise: Promise) -> None:
     """Bounds, every record, and the transactions."""
     assert not manager.refused and not manager.offline, (manager.refused, manager.offline)
     log = manager[WHERE]
     start, end = log.log_start_offset, log.log_end_offset
-    assert said.start_min <= start <= said.start_max, ("start", start, said)
-    assert end >= max(said.end_min, start), ("end", end, said)
-    found = driving.read_all(log)
-    model = model_of(said, start, end, found)
+    assert promise.start_min <= start <= promise.start_max, ("start", start, promise)
+    assert end >= max(promise.end_min, start), ("end", end, promise)
+    stored = driving.read_all(log)
+    model = model_of(promise, start, end, stored)
     expected = model.records(start)
     bases = {segment.base_offset for segment in log.view.segments}
     for first, following in gaps(model):
-        lost = first >= said.end_min or (following <= said.start_max and not said.is_compacted)
+        lost = first >= promise.end_min or (following <= promise.start_max and not promise.is_compacted)
         assert lost and following in bases, ("gap", first, following)
-    if said.cleaned_below:
-        check_cleaned(found, expected, said.cleaned_below)
+    if promise.cleaned_below:
+        check_cleaned(stored, expected, promise.cleaned_below)
     else:
-        assert found == expected, ("records", _offsets(found), _offsets(expected))
+        assert stored == expected, ("records", _offsets(stored), _offsets(expected))
         assert log.last_stable_offset == model.stable
         committed = driving.read_all(log, isolation=READ_COMMITTED)
         assert committed == model.committed(start, model.stable), ("committed", _offsets(committed))
-    check_lookups(log, found)
+    check_lookups(log, stored)
 
 
-def model_of(said: Said, start: int, end: int, found: list[Stored]) -> Model:
+def model_of(promise: Promise, start: int, end: int, stored: list[Stored]) -> Model:
     """The log as it was promised, as far as the one that was found goes.
 
     A crash right after a roll can take the closed segment's last batches, with the new one there already, and
     one amid retention the middle one of those that go: Kafka serves such logs, too. What is missing must be
     unsynced, or about to go where no tombstone can be in it, and end with a segment.
     """
-    model, there = Model(), {record.offset for record in found}
-    taken_for_there = max(start, said.cleaned_below)
-    for batch in said.batches:
-        if batch.last < end and (batch.last < taken_for_there or batch.last in there):
+    model, present = Model(), {record.offset for record in stored}
+    presumed_below = max(start, promise.cleaned_below)
+    for batch in promise.batches:
+        if batch.last < end and (batch.last < presumed_below or batch.last in present):
             model.end = batch.base
             model.append(batch)
     model.start, model.end = start, end
@@ -80,27 +80,27 @@ def model_of(said: Said, start: int, end: int, found: list[Stored]) -> Model:
 
 def gaps(model: Model) -> list[tuple[int, int]]:
     """Runs of offsets that no batch has: (first, the one behind the last)."""
-    following, found = model.start, []
+    following, ranges = model.start, []
     for batch in model.batches:
         if batch.base > following:
-            found.append((following, batch.base))
+            ranges.append((following, batch.base))
         following = max(following, batch.last + 1)
-    return [*found, (following, model.end)] if following < model.end else found
+    return [*ranges, (following, model.end)] if following < model.end else ranges
 
 
 def _offsets(records: list[Stored]) -> list[int]:
     return [record.offset for record in records]
 
 
-def check_cleaned(found: list[Stored], expected: list[Stored], below: int) -> None:
+def check_cleaned(stored: list[Stored], expected: list[Stored], below: int) -> None:
     """The last value of each key is there, no deleted key has come back, nothing is there that was not."""
-    whole = set(expected)
-    assert all(record in whole for record in found)
-    assert _offsets(found) == sorted(_offsets(found))
-    assert [each for each in found if each.offset >= below] == [
-        each for each in expected if each.offset >= below
+    originals = set(expected)
+    assert all(record in originals for record in stored)
+    assert _offsets(stored) == sorted(_offsets(stored))
+    assert [record for record in stored if record.offset >= below] == [
+        record for record in expected if record.offset >= below
     ]
-    assert table(found) == table(expected), ("table", table(found), table(expected))
+    assert table(stored) == table(expected), ("table", table(stored), table(expected))
 
 
 def table(records: list[Stored]) -> dict[bytes | None, bytes]:
@@ -109,20 +109,20 @@ def table(records: list[Stored]) -> dict[bytes | None, bytes]:
     return {key: value for key, value in last.items() if value is not None}
 
 
-def check_lookups(log: PartitionLog, found: list[Stored]) -> None:
+def check_lookups(log: PartitionLog, stored: list[Stored]) -> None:
     """Some offsets and times are found where they are."""
-    for record in found[:: max(len(found) // 4, 1)]:
+    for record in stored[:: max(len(stored) // 4, 1)]:
         records, _ = driving.fetched(log.read(record.offset, 1))
         assert record in records
-        first = next(each for each in found if each.timestamp >= record.timestamp)
+        first = next(candidate for candidate in stored if candidate.timestamp >= record.timestamp)
         place = log.offset_for_time(record.timestamp)
         assert place is not None and place.offset == first.offset, (place, first)
 
 
-def check_use(manager: LogManager, said: Said) -> None:
+def check_use(manager: LogManager, promise: Promise) -> None:
     """Producers' batches are known again, and appends go on."""
     log = manager[WHERE]
-    model = model_of(said, log.log_start_offset, log.log_end_offset, driving.read_all(log))
+    model = model_of(promise, log.log_start_offset, log.log_end_offset, driving.read_all(log))
     for producer in model.producers.values():
         if producer.sent and producer.sent[-1].base >= log.log_start_offset:
             again = log.append(message(producer.sent[-1]))

@@ -61,24 +61,24 @@ class Recording:
     steps: list[Step] = field(default_factory=list)
     marks: list[tuple[int, Any]] = field(default_factory=list)
 
-    def mark(self, said: Any) -> None:
+    def mark(self, promise: Any) -> None:
         """Note something that holds from now on."""
-        self.marks.append((len(self.steps), said))
+        self.marks.append((len(self.steps), promise))
 
     def said_by(self, count: int) -> Any:
         """The newest mark after ``count`` operations."""
-        return next(said for at, said in reversed(self.marks) if at <= count)
+        return next(promise for at, promise in reversed(self.marks) if at <= count)
 
 
 def _scan(root: Path) -> tuple[dict[str, tuple[int, bytes, int]], set[str]]:
-    found, folders = {}, {str(root)}
+    contents, folders = {}, {str(root)}
     for path in sorted(root.rglob("*")):
         if path.is_dir():
             folders.add(str(path))
         else:
             facts = path.stat()
-            found[str(path)] = (facts.st_ino, path.read_bytes(), facts.st_mtime_ns)
-    return found, folders
+            contents[str(path)] = (facts.st_ino, path.read_bytes(), facts.st_mtime_ns)
+    return contents, folders
 
 
 @contextmanager
@@ -131,20 +131,20 @@ class Disk:
         self.folders = set(recording.folders)
         self.durable_names, self.durable_folders = dict(self.names), set(self.folders)
         self.waiting: list[_Entry] = []
-        self._steps, self._done = recording.steps, 0
+        self._steps, self._applied = recording.steps, 0
         self.advance(count)
 
     def advance(self, count: int) -> None:
         """Go on to after the first ``count`` operations."""
-        for step in self._steps[self._done : count]:
+        for step in self._steps[self._applied : count]:
             self._apply(step)
-        self._done = max(self._done, count)
+        self._applied = max(self._applied, count)
 
     def _content(self, data: bytes = b"", modified_ns: int = 0) -> Content:
         self._numbers += 1
-        made = Content(number=self._numbers, data=data, modified_ns=modified_ns)
-        made.sync()
-        return made
+        content = Content(number=self._numbers, data=data, modified_ns=modified_ns)
+        content.sync()
+        return content
 
     def _apply(self, step: Step) -> None:
         verb, path, other = step.operation
@@ -166,12 +166,12 @@ class Disk:
             if path in self.names:
                 self.names[path].sync()
             return
-        for entry in [each for each in self.waiting if each.folder == path]:
+        for entry in [waiting for waiting in self.waiting if waiting.folder == path]:
             _change(entry, self.durable_names, self.durable_folders, strict=False)
-        self.waiting = [each for each in self.waiting if each.folder != path]
+        self.waiting = [waiting for waiting in self.waiting if waiting.folder != path]
 
-    def build(self, variant: Variant, seen: set[int] | None = None) -> bool:
-        """Make the tree anew as it may be after the crash; False when one alike is among ``seen``."""
+    def build(self, variant: Variant, fingerprints: set[int] | None = None) -> bool:
+        """Make the tree anew as it may be after the crash; False when ``fingerprints`` has its like."""
         rng = random.Random(variant) if isinstance(variant, int) else None
         names, folders = dict(self.durable_names), set(self.durable_folders)
         if variant == KEEP:
@@ -181,11 +181,11 @@ class Disk:
                 if rng.random() < 0.5:
                     _change(entry, names, folders)
         contents = {path: self._bytes(content, variant, rng) for path, content in sorted(names.items())}
-        alike = hash(tuple((path, data) for path, (data, _) in contents.items() if STAGING not in path))
-        if seen is not None and alike in seen:
+        fingerprint = hash(tuple((path, data) for path, (data, _) in contents.items() if STAGING not in path))
+        if fingerprints is not None and fingerprint in fingerprints:
             return False
-        if seen is not None:
-            seen.add(alike)
+        if fingerprints is not None:
+            fingerprints.add(fingerprint)
         self._write(names, folders, contents)
         return True
 
@@ -204,17 +204,17 @@ class Disk:
         for folder in sorted(folders):
             if str(Path(folder).parent) in folders or folder == str(self.root):
                 os.makedirs(folder, exist_ok=True)
-        made: dict[int, str] = {}
+        path_by_number: dict[int, str] = {}
         for path, content in sorted(names.items()):
             if not os.path.isdir(os.path.dirname(path)):
                 continue
-            if content.number in made:
-                os.link(made[content.number], path)
+            if content.number in path_by_number:
+                os.link(path_by_number[content.number], path)
                 continue
             data, modified = contents[path]
             Path(path).write_bytes(data)
             os.utime(path, ns=(modified, modified))
-            made[content.number] = path
+            path_by_number[content.number] = path
 
 
 def _change(entry: _Entry, names: dict[str, Content], folders: set[str], *, strict: bool = True) -> None:
@@ -259,14 +259,14 @@ class Raising:
     """Lets ``count`` operations happen; then the process is gone. The lock is the system's to drop."""
 
     def __init__(self, count: int) -> None:
-        self.left = count
+        self.remaining = count
 
     def __call__(self, operation: Operation) -> None:
         if operation[1].endswith("/.lock"):
             return
-        if self.left <= 0:
+        if self.remaining <= 0:
             raise Crash
-        self.left -= 1
+        self.remaining -= 1
 
 
 def crash_after(count: int, act: Callable[[], Any]) -> bool:

@@ -52,14 +52,14 @@ def retain(path: Path) -> None:
     ends = [segment.base_offset for segment in segments[1:]]
     delete_oldest(
         partition,
-        [each.base_offset for each, end in zip(segments, ends, strict=False) if end <= horizon],
+        [segment.base_offset for segment, end in zip(segments, ends, strict=False) if end <= horizon],
     )
 
 
-def both(*acts: Callable[[Path], None]) -> Callable[[Path], None]:
+def both(*steps: Callable[[Path], None]) -> Callable[[Path], None]:
     def act(path: Path) -> None:
-        for each in acts:
-            each(path)
+        for step in steps:
+            step(path)
 
     return act
 
@@ -81,8 +81,8 @@ def view(path: Path) -> View:
         return [(rec.offset, rec.key or b"", rec.value or b"") for rec in plainly.recs_of(reader)]
 
 
-def table(found: View) -> dict[bytes, bytes]:
-    last = {key: value for _, key, value in found}
+def table(records: View) -> dict[bytes, bytes]:
+    last = {key: value for _, key, value in records}
     return {key: value for key, value in last.items() if value}
 
 
@@ -109,9 +109,9 @@ def record(scenario: Scenario, path: Path) -> Recorded:
 
 def check_view(path: Path, known: Recorded) -> None:
     """What a reader sees before any recovery: the view from before the run, or the one after it."""
-    found = view(path)
-    assert found in (known.before, known.after), ("view", found)
-    assert table(found) == TABLE
+    current = view(path)
+    assert current in (known.before, known.after), ("view", current)
+    assert table(current) == TABLE
 
 
 def check_names(partition: Path) -> None:
@@ -122,8 +122,8 @@ def check_names(partition: Path) -> None:
         names = {"cursor.json", f"ledger-{ledger.id}.json"}
         names |= {f"generation-{run.id}" for run in ledger.runs}
         names |= {f"ledger-{ledger.id}.hidden"} if ledger.superseded_crc is not None else set()
-    there = {path.name for path in store.folder.iterdir()} if store.folder.exists() else set()
-    assert there == names
+    present = {path.name for path in store.folder.iterdir()} if store.folder.exists() else set()
+    assert present == names
 
 
 def start(path: Path) -> None:

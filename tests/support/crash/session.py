@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class Promise:
     """What must hold of the log that a start finds.
 
     ``batches`` are all that may be there, with every offset once; those below ``end_min`` must be. The log
@@ -84,7 +84,7 @@ class Session:
 
     def _say(self, doing: str, batches: list[Batch], end_min: int, start_min: int, start_max: int) -> None:
         if self.recording is not None:
-            said = Said(
+            promise = Promise(
                 doing=doing,
                 batches=tuple(batches),
                 end_min=end_min,
@@ -93,7 +93,7 @@ class Session:
                 cleaned_below=self.cleaned_below,
                 is_compacted="compact" in self.settings["cleanup.policy"],
             )
-            self.recording.mark(said)
+            self.recording.mark(promise)
 
     @contextlib.contextmanager
     def doing(
@@ -213,7 +213,7 @@ class Session:
             assert self.manager.truncate_to(WHERE, offset)
             self.batches = [batch for batch in self.batches if batch.last < offset]
         sent = [batch for batch in self.batches if batch.producer_id >= 0 and not batch.marker]
-        self.sequences = {each.producer_id: each.sequence + len(each.records) for each in sent}
+        self.sequences = {batch.producer_id: batch.sequence + len(batch.records) for batch in sent}
 
     def restart(self, offset: int) -> None:
         """As a follower whose leader has moved on: everything goes."""
@@ -227,12 +227,12 @@ class Session:
         self.cleaned_below = self.log.view.segments[-1].base_offset
         directory = self.manager.directory_of(WHERE).directory
         with self.doing("clean"):
-            found = directory.checkpoints().cleaner.get(WHERE)
+            checkpoint = directory.checkpoints().cleaner.get(WHERE)
             end = driving.clean_open_log(
                 self.log,
                 {**self.settings, "segment.bytes": "900"},
                 now_ms=self.clock.now_ms(),
-                checkpoint=found,
+                checkpoint=checkpoint,
             )
             assert end is not None
             directory.write_cleaner_checkpoint(WHERE, end)

@@ -50,14 +50,14 @@ def torn(tail: bytes, rng: random.Random) -> bytes:
 
 def zero_filled(tail: bytes, rng: random.Random) -> bytes:
     """The size is right, the last blocks are missing."""
-    kept = rng.randrange(len(tail) + 1)
-    return tail[:kept] + bytes(len(tail) - kept)
+    intact = rng.randrange(len(tail) + 1)
+    return tail[:intact] + bytes(len(tail) - intact)
 
 
 def nonsense(tail: bytes, rng: random.Random) -> bytes:
     """The size is right, the last blocks are somebody else's."""
-    kept = rng.randrange(len(tail) + 1)
-    return tail[:kept] + rng.randbytes(len(tail) - kept)
+    intact = rng.randrange(len(tail) + 1)
+    return tail[:intact] + rng.randbytes(len(tail) - intact)
 
 
 def holed(tail: bytes, rng: random.Random) -> bytes:
@@ -81,9 +81,9 @@ def surviving(content: Content, rng: random.Random) -> tuple[bytes, int]:
     modified = rng.choice([content.modified_ns, content.durable_modified_ns])
     if not content.since or rng.random() < 0.2:
         return content.durable, modified
-    seen = rng.choice([content.data, rng.choice(content.since)])
-    safe = _same_bytes(content.durable, seen)
-    return seen[:safe] + rng.choice(DAMAGES)(seen[safe:], rng), modified
+    written = rng.choice([content.data, rng.choice(content.since)])
+    safe = _same_bytes(content.durable, written)
+    return written[:safe] + rng.choice(DAMAGES)(written[safe:], rng), modified
 
 
 def _same_bytes(one: bytes, other: bytes) -> int:

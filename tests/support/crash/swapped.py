@@ -12,15 +12,15 @@ Table = dict[bytes, bytes]
 
 def table(partition: Path) -> Table:
     """What a reader from the start ends with: the last value of each key, deleted ones left out."""
-    found: dict[bytes, bytes | None] = {}
+    last: dict[bytes, bytes | None] = {}
     following = 0
     for base, data in logs.logs_of(partition).items():
         assert base >= following, f"segment {base} overlaps the one before"
         for record in logs.records_in(data):
             assert record.offset >= following, f"offset {record.offset} is out of order"
             assert record.key is not None
-            found[record.key], following = record.value, record.offset + 1
-    return {key: value for key, value in found.items() if value is not None}
+            last[record.key], following = record.value, record.offset + 1
+    return {key: value for key, value in last.items() if value is not None}
 
 
 def check_names(partition: Path) -> None:

@@ -9,9 +9,9 @@ def assert_same_log(ours: bytes, kafkas: bytes, name: str) -> None:
     """Equal bytes; a compressed batch may differ in size, checksum and the compressed bytes."""
     if ours == kafkas:
         return
-    mine, theirs = list(headers_of(ours)), list(headers_of(kafkas))
-    assert [header for header, _ in mine] == [header for header, _ in theirs], name
-    for (header, own), (_, other) in zip(mine, theirs, strict=True):
+    our_headers, kafka_headers = list(headers_of(ours)), list(headers_of(kafkas))
+    assert [header for header, _ in our_headers] == [header for header, _ in kafka_headers], name
+    for (header, own), (_, other) in zip(our_headers, kafka_headers, strict=True):
         if header.attributes & 7:
             assert records_in(own) == records_in(other), f"{name}: batch at {header.base_offset}"
         else:

@@ -40,10 +40,10 @@ def _record(line: dict[str, Any]) -> twin.Record:
 
 def listed_segments(path: Path) -> dict[str, Segment]:
     """The segments of one records file, by file name."""
-    found: dict[str, Segment] = {}
+    segments: dict[str, Segment] = {}
     for line in read_records(path):
         if line["t"] == "segment":
-            segment = found[line["file"]] = Segment()
+            segment = segments[line["file"]] = Segment()
         elif line["t"] == "batch":
             row = ("position", "baseOffset", "lastOffset", "count", "size")
             segment.rows.append(tuple(line[name] for name in row))  # type: ignore[arg-type]
@@ -51,4 +51,4 @@ def listed_segments(path: Path) -> dict[str, Segment]:
             segment.records.append([])
         elif line["t"] == "rec":
             segment.records[-1].append(_record(line))
-    return found
+    return segments

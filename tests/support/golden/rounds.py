@@ -52,15 +52,15 @@ def clean_and_compare(
     return result
 
 
-def config_of(given: Mapping[str, str]) -> Config:
+def config_of(settings: Mapping[str, str]) -> Config:
     """The round's settings with retention, which is not the cleaner's, left out of the policy."""
-    text = {**given, "cleanup.policy": "compact"}
+    text = {**settings, "cleanup.policy": "compact"}
     return Config(parse_assignments([f"{name}={value}" for name, value in text.items()], "case.json"))
 
 
 def clean_round(
     root: Path,
-    given: Mapping[str, str],
+    settings: Mapping[str, str],
     now_ms: int,
     way: str,
     *,
@@ -70,7 +70,9 @@ def clean_round(
     """Clean the log directory's one partition in place, in one of ``WAYS``."""
     with LogDirectory.open(root) as directory:
         ((name, partition),) = directory.partitions.items()
-        state = LogState(topic_partition=name, path=partition, directory=directory, config=config_of(given))
+        state = LogState(
+            topic_partition=name, path=partition, directory=directory, config=config_of(settings)
+        )
         engine = InProcessEngine(3, min_clean_to_dirty_ratio=0 if way == "looked up" else math.inf)
         cleaner = Cleaner(lambda: engine, InPlace("run"), WAYS[way])
         (result,) = cleaner.run(
@@ -97,12 +99,12 @@ def compare_round(
     start = round_.checkpoints_before["log-start-offset-checkpoint"] or 0
     snapshots = {name for name in before if name.endswith(".snapshot")}
     stray = {name for name in snapshots if f"{name[:20]}.log" not in before or int(name[:20]) <= start}
-    mine = {name for name in ours if name[:20].isdigit() and int(name[:20]) < end} - stray
-    assert names - mine == set(), "Kafka has files that we have not"
+    our_names = {name for name in ours if name[:20].isdigit() and int(name[:20]) < end} - stray
+    assert names - our_names == set(), "Kafka has files that we have not"
     if deleted:
         lowest = min((int(name[:20]) for name in kafkas if name.endswith(".log")), default=end)
-        mine = {name for name in mine if int(name[:20]) >= lowest}
-    assert mine == names
+        our_names = {name for name in our_names if int(name[:20]) >= lowest}
+    assert our_names == names
     for name in sorted(names):
         compare_file(name, ours, kafkas, int(round_.config["index.interval.bytes"]))
         if name.endswith((".log", ".snapshot")):
@@ -124,8 +126,8 @@ def compare_file(name: str, ours: dict[str, bytes], kafkas: dict[str, bytes], in
 def _index_of(log: bytes, name: str, interval: int) -> bytes:
     builder = IndexBuilder(int(name[:20]), interval, 1 << 20)
     builder.add_batches(scan_batches(np.frombuffer(log, np.uint8)).batches)
-    found = builder.finish()
-    return found["index"] if name.endswith(".index") else found["timeindex"]
+    indexes = builder.finish()
+    return indexes["index"] if name.endswith(".index") else indexes["timeindex"]
 
 
 def nothing_else_moved(ours: dict[str, bytes], before: dict[str, bytes], end: int) -> None:

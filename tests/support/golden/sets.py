@@ -53,7 +53,7 @@ def one_of_each_kind(names: list[str]) -> list[Any]:
 def old_format_rounds(case: golden_sets.Case) -> list[golden_sets.Round]:
     """The rounds of ``after_43.json``: a directory that 2.8 left, and what 4.3 made of it."""
     cleanings = json.loads((case.path / "after_43.json").read_text())
-    before = {each.before.name: each for each in case.rounds}
+    before = {round_.before.name: round_ for round_ in case.rounds}
     return [
         replace(
             before[cleaning["from"]],
@@ -68,7 +68,7 @@ def old_format_rounds(case: golden_sets.Case) -> list[golden_sets.Round]:
 
 
 def _clock(cleaning: dict[str, Any]) -> int:
-    horizons = [int(each) for each in cleaning["delete_horizons"]]
+    horizons = [int(horizon) for horizon in cleaning["delete_horizons"]]
     began: int = cleaning["begin_ms"]
     newest = max(horizons, default=0) - int(cleaning["config"]["delete.retention.ms"])
     return newest if abs(newest - began) < 1000 else began

@@ -78,15 +78,15 @@ def topic_of(row: Row) -> str:
 
 def by_topic(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """A row's place in its list is its partition."""
-    found: dict[str, list[Row]] = {name: [] for name in TOPICS}
+    by_name: dict[str, list[Row]] = {name: [] for name in TOPICS}
     for row in rows:
-        found[row.topic].append(row)
-    return found
+        by_name[row.topic].append(row)
+    return by_name
 
 
 def of_kafka(broker: Broker, rows: Sequence[Row], start_ms: int) -> dict[str, Outcome]:
     """Send every row to a running broker, and look at its files."""
-    found = {}
+    outcomes = {}
     for topic, some in by_topic(rows).items():
         broker.create_topic(f"appends-{topic}", len(some), TOPICS[topic])
         with ProduceConnection(broker.bootstrap) as connection:
@@ -95,25 +95,25 @@ def of_kafka(broker: Broker, rows: Sequence[Row], start_ms: int) -> dict[str, Ou
                 stored = _stored(broker.log_dirs[0] / f"{topic_of(row)}-{number}", row, start_ms)
                 messages = tuple(_text(answer) for answer in answers)
                 given = tuple(_of_answer(answer, start_ms) for answer in answers)
-                found[row.name] = Outcome(given=given, stored=stored, messages=messages)
-    return found
+                outcomes[row.name] = Outcome(given=given, stored=stored, messages=messages)
+    return outcomes
 
 
 def _answer(connection: ProduceConnection, row: Row, partition: int, data: bytes) -> Answer:
     """The broker's answer, once it leads the partition: of a new topic it says so before that holds."""
 
-    def asked() -> Answer | None:
+    def answer_of_leader() -> Answer | None:
         answer = connection.send(
             topic_of(row), partition, data, version=row.version, transactional_id=row.transactional_id
         )
         return None if answer.code == NOT_LEADER_OR_FOLLOWER else answer
 
-    return poll_until(asked, what=f"leader of {topic_of(row)}-{partition}", timeout_s=TIMEOUT_S)
+    return poll_until(answer_of_leader, what=f"leader of {topic_of(row)}-{partition}", timeout_s=TIMEOUT_S)
 
 
 def of_us(directory: Path, rows: Sequence[Row], start_ms: int) -> dict[str, Outcome]:
     """Append every row to a log of ours."""
-    found = {}
+    outcomes = {}
     with st.open(directory, "a") as logs:
         for topic, some in by_topic(rows).items():
             logs.topics.create(f"appends-{topic}", partitions=len(some), config=dict(TOPICS[topic]))
@@ -122,16 +122,16 @@ def of_us(directory: Path, rows: Sequence[Row], start_ms: int) -> dict[str, Outc
                 given, messages = [], []
                 for data in row.sent:
                     try:
-                        done = log.append(data)
-                        time = NOW if done.log_append_ms >= start_ms else done.log_append_ms
-                        given.append(Given(code=0, base_offset=done.first_offset, log_append_ms=time))
+                        appended = log.append(data)
+                        time = NOW if appended.log_append_ms >= start_ms else appended.log_append_ms
+                        given.append(Given(code=0, base_offset=appended.first_offset, log_append_ms=time))
                         messages.append("")
                     except LogError as error:
                         given.append(Given(code=error.error_code, refused=_named(error)))
                         messages.append(str(error))
                 stored = _stored(log.directory, row, start_ms)
-                found[row.name] = Outcome(given=tuple(given), stored=stored, messages=tuple(messages))
-    return found
+                outcomes[row.name] = Outcome(given=tuple(given), stored=stored, messages=tuple(messages))
+    return outcomes
 
 
 def _of_answer(answer: Answer, start_ms: int) -> Given:
@@ -162,13 +162,13 @@ def _kind(message: str) -> str:
 def _stored(partition: Path, row: Row, start_ms: int) -> tuple[Stored, ...]:
     data = b"".join(path.read_bytes() for path in sorted(partition.glob("*.log")))
     recompressed = "compression.type" in TOPICS[row.topic]
-    found, position = [], 0
+    batches, position = [], 0
     while position < len(data):
         length = struct.unpack_from(">i", data, position + 8)[0] + 12
         batch = data[position : position + length]
-        found.append(_of_batch(batch, recompressed, start_ms))
+        batches.append(_of_batch(batch, recompressed, start_ms))
         position += length
-    return tuple(found)
+    return tuple(batches)
 
 
 def _of_batch(batch: bytes, recompressed: bool, start_ms: int) -> Stored:

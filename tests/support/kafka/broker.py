@@ -195,8 +195,8 @@ class Broker:
         """Wait until the broker's own cleaner has checkpointed `offset` or more; return its checkpoint."""
 
         def reached() -> int | None:
-            found = [cleaner_checkpoint(log_dir, topic, partition) for log_dir in self.log_dirs]
-            return next((entry for entry in found if entry is not None and entry >= offset), None)
+            checkpoints = [cleaner_checkpoint(log_dir, topic, partition) for log_dir in self.log_dirs]
+            return next((entry for entry in checkpoints if entry is not None and entry >= offset), None)
 
         return poll_until(
             reached, what=f"cleaner of {topic}-{partition} at {offset}", timeout_s=CLEANER_TIMEOUT_S
@@ -204,8 +204,8 @@ class Broker:
 
     def cleaner_ranges(self, topic: str, partition: int = 0) -> list[tuple[int, int]]:
         """The [start, end) offsets that the broker's cleaner took for a partition, since the last start."""
-        found = _OFFSET_MAP.findall(self.log_file.read_text(errors="replace"))
-        return [(int(start), int(end)) for name, start, end in found if name == f"{topic}-{partition}"]
+        ranges = _OFFSET_MAP.findall(self.log_file.read_text(errors="replace"))
+        return [(int(start), int(end)) for name, start, end in ranges if name == f"{topic}-{partition}"]
 
     def diagnosis(self) -> str:
         """What to show when the broker misbehaves: the errors in its log, then the log's end."""
@@ -299,8 +299,8 @@ class Broker:
 
     def _format(self, properties: Path) -> None:
         arguments = ["format", "--config", str(properties), "--cluster-id", CLUSTER_ID]
-        done = run_tool("kafka-storage", *arguments)
-        assert done.code == 0, f"kafka-storage format: {done.out}{done.err}"
+        completed = run_tool("kafka-storage", *arguments)
+        assert completed.code == 0, f"kafka-storage format: {completed.out}{completed.err}"
 
 
 class HostedBroker(Broker):
@@ -322,8 +322,8 @@ class HostedBroker(Broker):
         self._end(signal.SIGTERM)
 
     def _launch(self, properties: Path) -> None:
-        done = run_tool("Brokers", "start", str(properties), str(self.log_file))
-        assert done.code == 0, done.err[-2000:]
+        completed = run_tool("Brokers", "start", str(properties), str(self.log_file))
+        assert completed.code == 0, completed.err[-2000:]
         self._is_running = True
 
     def _end(self, options: signal.Signals) -> int:

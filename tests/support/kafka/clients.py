@@ -157,9 +157,9 @@ def consume_java(
     arguments += ["--command-property", "check.crcs=true"]
     for name, value in properties.items():
         arguments += ["--formatter-property", f"{name}={value}"]
-    done = run_tool("kafka-console-consumer", *arguments)
-    assert done.code == 0, f"console consumer: exit code {done.code}: {done.err[-2000:]}"
-    return [_console_record(line) for line in done.stdout.split(LINE.encode())[:-1]]
+    completed = run_tool("kafka-console-consumer", *arguments)
+    assert completed.code == 0, f"console consumer: exit code {completed.code}: {completed.err[-2000:]}"
+    return [_console_record(line) for line in completed.stdout.split(LINE.encode())[:-1]]
 
 
 def produce_java(bootstrap: str, topic: str, records: Iterable[Sent], *, codec: str) -> None:
@@ -172,8 +172,8 @@ def produce_java(bootstrap: str, topic: str, records: Iterable[Sent], *, codec: 
     arguments += ["--batch-size", "2000", "--timeout", "5", "--request-timeout-ms", "30000"]
     for setting in ("parse.key=true", f"null.marker={NULL}"):
         arguments += ["--reader-property", setting]
-    done = run_tool("kafka-console-producer", *arguments, stdin=b"\n".join(lines) + b"\n")
-    assert done.code == 0, f"console producer: {done.err[-2000:]}"
+    completed = run_tool("kafka-console-producer", *arguments, stdin=b"\n".join(lines) + b"\n")
+    assert completed.code == 0, f"console producer: {completed.err[-2000:]}"
 
 
 def describe_producers(bootstrap: str, topic: str, partition: int = 0) -> list[ProducerState]:
@@ -187,9 +187,9 @@ def describe_producers(bootstrap: str, topic: str, partition: int = 0) -> list[P
         "--partition",
         str(partition),
     ]
-    done = run_tool("kafka-transactions", *arguments)
-    assert done.code == 0, f"describe-producers: {done.err[-2000:]}"
-    names, *rows = [line.split() for line in done.out.splitlines() if line.strip()]
+    completed = run_tool("kafka-transactions", *arguments)
+    assert completed.code == 0, f"describe-producers: {completed.err[-2000:]}"
+    names, *rows = [line.split() for line in completed.out.splitlines() if line.strip()]
     columns = [names.index(name) for name in ("ProducerId", "ProducerEpoch", "LastSequence")]
     return sorted(ProducerState(*(int(row[column]) for column in columns)) for row in rows)
 

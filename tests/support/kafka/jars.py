@@ -48,11 +48,11 @@ def kafka_version() -> str:
 def java() -> str:
     """The `java` to run: JAVA_HOME's, else the PATH's."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(f"{home}/bin/java") if home else None
-    found = found or shutil.which("java")
-    if found is None:
+    executable = shutil.which(f"{home}/bin/java") if home else None
+    executable = executable or shutil.which("java")
+    if executable is None:
         raise KafkaSetupError("tests/kafka: java not found; install a Java 17 runtime (or set JAVA_HOME)")
-    return found
+    return executable
 
 
 def kafka_libs() -> Path:
@@ -108,8 +108,10 @@ def compile_command(sources: Sequence[Path], class_path: str, target: Path) -> l
 def _compile(sources: Sequence[Path], classes: Path) -> None:
     partial = classes.with_name(f"programs.partial.{os.getpid()}")
     command = compile_command(sources, f"{kafka_libs()}/*", partial)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run(
+        command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
     partial.rename(classes)
 
 
@@ -160,8 +162,8 @@ def _fetch(pom: Path, libs: Path) -> None:
         raise KafkaSetupError(f"tests/kafka: mvn not found; install Maven (it fetches {what} once)")
     partial = libs.with_name(f"libs.partial.{os.getpid()}")
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}"]
-    done = run_download([mvn, "-q", "-B", "-f", str(pom), *goal])
-    if done.returncode != 0:
+    completed = run_download([mvn, "-q", "-B", "-f", str(pom), *goal])
+    if completed.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
-        raise KafkaSetupError(f"tests/kafka: mvn could not fetch {what}:\n{done.stdout[-2000:]}")
+        raise KafkaSetupError(f"tests/kafka: mvn could not fetch {what}:\n{completed.stdout[-2000:]}")
     partial.rename(libs)

@@ -104,9 +104,9 @@ class OurWriter:
             producer.sequence = (producer.sequence + len(sent)) & LAST_SEQUENCE
             producer.last = original
             transaction = self._transaction(producer, appended.first_offset)
-        for offset, each in enumerate(sent, appended.first_offset):
+        for offset, record in enumerate(sent, appended.first_offset):
             self.rows.append(
-                (Record(offset, each.timestamp_ms, each.key, each.value, each.headers), transaction)
+                (Record(offset, record.timestamp_ms, record.key, record.value, record.headers), transaction)
             )
 
     def _transaction(self, producer: OurProducer, first: int) -> Transaction | None:
@@ -171,7 +171,7 @@ class OurWriter:
             for transaction in self.transactions
             if transaction.marker >= 0 and not transaction.committed
         )
-        return {(each.producer_id, each.first, each.marker) for each in ended}
+        return {(transaction.producer_id, transaction.first, transaction.marker) for transaction in ended}
 
 
 def batch_of(sent: Iterable[Sent], shape: NewBatchHeader) -> Bytes:

@@ -26,23 +26,23 @@ def write_topic(broker: Broker, topic: str) -> None:
         clients.send(producer, topic, [next(sent) for _ in range(20)])
 
     idempotent = clients.new_producer(broker.bootstrap, idempotent=True, codec="zstd")
-    one, other = transactional(broker, "one"), transactional(broker, "other")
+    first, second = transactional(broker, "one"), transactional(broker, "other")
     for turn in range(8):
-        one.begin_transaction()
-        some(one)
-        other.begin_transaction()
-        some(other)
+        first.begin_transaction()
+        some(first)
+        second.begin_transaction()
+        some(second)
         some(idempotent)
-        some(one)
-        one.abort_transaction() if turn % 3 == 0 else one.commit_transaction()
+        some(first)
+        first.abort_transaction() if turn % 3 == 0 else first.commit_transaction()
         some(idempotent)
-        some(other)
-        other.commit_transaction() if turn % 2 == 0 else other.abort_transaction()
+        some(second)
+        second.commit_transaction() if turn % 2 == 0 else second.abort_transaction()
     arguments = ["--topic", topic, "--num-records", "200", "--record-size", "50", "--throughput", "2000"]
     arguments += ["--bootstrap-server", broker.bootstrap]
     arguments += ["--transactional-id", "java", "--transaction-duration-ms", "20"]
-    done = run_tool("kafka-producer-perf-test", *arguments)
-    assert done.code == 0, done.err[-2000:]
+    completed = run_tool("kafka-producer-perf-test", *arguments)
+    assert completed.code == 0, completed.err[-2000:]
 
 
 def transactional(broker: Broker, name: str) -> Producer:
@@ -52,26 +52,26 @@ def transactional(broker: Broker, name: str) -> Producer:
 
 
 def times(
-    broker: Broker, partition: Partition, asked: Mapping[int, object]
+    broker: Broker, partition: Partition, timestamps: Mapping[int, object]
 ) -> dict[int, tuple[int, int] | None]:
     """Offset and timestamp of the first record at or after each time, None where none is."""
-    admin, found = broker.admin(), {}
-    for time in asked:
+    admin, places = broker.admin(), {}
+    for time in timestamps:
         spec = OffsetSpec.max_timestamp() if time == MAX_TIMESTAMP else OffsetSpec.for_timestamp(time)
         topic_partition = TopicPartition(*partition)
         place = admin.list_offsets({topic_partition: spec})[topic_partition].result(clients.CLIENT_TIMEOUT_S)
-        found[time] = None if place.offset < 0 else (place.offset, place.timestamp)
-    return found
+        places[time] = None if place.offset < 0 else (place.offset, place.timestamp)
+    return places
 
 
 def ends(broker: Broker, partition: Partition) -> tuple[int, int, int]:
     """Log start, last stable offset, high watermark."""
     admin, topic_partition = broker.admin(), TopicPartition(*partition)
-    asked = admin.list_offsets(
+    listed = admin.list_offsets(
         {topic_partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
     )
     low, high = clients.watermarks(broker.bootstrap, *partition)
-    return low, asked[topic_partition].result(clients.CLIENT_TIMEOUT_S).offset, high
+    return low, listed[topic_partition].result(clients.CLIENT_TIMEOUT_S).offset, high
 
 
 def add_more(broker: Broker, topics: Iterable[str]) -> tuple[list[Sent], list[Sent]]:

@@ -101,7 +101,7 @@ def write_topics(broker: Broker) -> None:
     broker.create_topic(BYSTANDER, 1, {**TOPIC_CONFIG, "cleanup.policy": "delete"})
     broker.produce(BYSTANDER, _workload(BYSTANDER, 21, now))
     broker.create_topic("java", 1, TOPIC_CONFIG)
-    clients.produce_java(broker.bootstrap, "java", _plain_workload("java", 22, now), codec="snappy")
+    clients.produce_java(broker.bootstrap, "java", _console_workload("java", 22, now), codec="snappy")
     _write_md5_pair(broker, now)
 
 
@@ -131,7 +131,7 @@ def _workload(prefix: str, seed: int, now: int) -> list[Sent]:
     return workload(seed=seed, prefix=prefix, count=RECORD_COUNT, keys=KEY_COUNT, start_ms=now)
 
 
-def _plain_workload(prefix: str, seed: int, now: int) -> list[Sent]:
+def _console_workload(prefix: str, seed: int, now: int) -> list[Sent]:
     """What the console producer can send: text, no headers, no timestamp of its own."""
     sent = _workload(prefix, seed, now)
     return [

@@ -36,15 +36,15 @@ def run_siltstone(*arguments: str | Path) -> Finished:
     """Run `siltstone ARGUMENTS`; it must end in time and never show a traceback."""
     command = Path(sys.executable).parent / "siltstone"
     assert command.exists(), f"{command} is missing: the package is not installed in this environment"
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(command), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=COMMAND_TIMEOUT_S,
         check=False,
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    return Finished(done.returncode, done.stdout, done.stderr)
+    assert "Traceback" not in completed.stderr, completed.stderr
+    return Finished(completed.returncode, completed.stdout, completed.stderr)
 
 
 def clean(log_dir: Path, topics: Iterable[str], *arguments: str | Path, engine: str = "spark") -> Finished:
@@ -54,9 +54,11 @@ def clean(log_dir: Path, topics: Iterable[str], *arguments: str | Path, engine: 
     return run_siltstone("clean", log_dir, f"--engine={engine}", *arguments, *chosen, *policy, "--json")
 
 
-def report_of(done: Finished) -> dict[Partition, dict[str, Any]]:
+def report_of(finished: Finished) -> dict[Partition, dict[str, Any]]:
     """The JSON report by topic and partition, of a run that must have ended well and cleaned every log."""
-    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    logs: list[dict[str, Any]] = json.loads(done.stdout)["logs"]
-    assert all(log["status"] == "cleaned" for log in logs), done.stdout
+    assert finished.returncode == 0, (
+        f"exit code {finished.returncode}\n{finished.stdout[-2000:]}\n{finished.stderr[-4000:]}"
+    )
+    logs: list[dict[str, Any]] = json.loads(finished.stdout)["logs"]
+    assert all(log["status"] == "cleaned" for log in logs), finished.stdout
     return {(log["topic"], log["partition"]): log for log in logs}

@@ -84,9 +84,9 @@ def write_and_tier(broker: Broker) -> list[Record]:
     broker.start()
     broker.produce(TOPIC, sent(30_000, 2_000))
     _wait(broker)
-    found = clients.consume(broker.bootstrap, [(TOPIC, 0)], "read_committed")[TOPIC, 0]
+    records = clients.consume(broker.bootstrap, [(TOPIC, 0)], "read_committed")[TOPIC, 0]
     broker.stop()
-    return found
+    return records
 
 
 def _wait(broker: Broker) -> None:
@@ -116,10 +116,10 @@ def make_golden(target: Path) -> None:
         (root / "records.jsonl").write_text("\n".join(lines) + "\n")
         with tarfile.open(target, "w:xz", format=tarfile.PAX_FORMAT) as archive:
             for name in ("logs", "tier", "records.jsonl"):
-                archive.add(root / name, f"tiered/{name}", filter=_plain)
+                archive.add(root / name, f"tiered/{name}", filter=_without_owner)
 
 
-def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Without owners and locks."""
     member.uid = member.gid = 0
     member.uname = member.gname = ""

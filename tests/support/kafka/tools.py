@@ -127,15 +127,15 @@ def find_disorder(dump: Dump) -> list[str]:
 
 def aborted_transactions(dump: Dump) -> dict[str, set[tuple[int, int, int]]]:
     """By partition directory: producer id, first and last offset of each entry in its `.txnindex` files."""
-    found: dict[str, set[tuple[int, int, int]]] = {}
+    entries: dict[str, set[tuple[int, int, int]]] = {}
     current = ""
     for line in dump.text.splitlines():
         if line.startswith("Dumping "):
             current = Path(line).parent.name
         elif match := _ABORTED.match(line):
             producer_id, first, last = (int(text) for text in match.groups())
-            found.setdefault(current, set()).add((producer_id, first, last))
-    return found
+            entries.setdefault(current, set()).add((producer_id, first, last))
+    return entries
 
 
 def _run_dump(flags: Sequence[str], files: Sequence[Path], excused: Excused) -> Dump:

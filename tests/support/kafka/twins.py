@@ -212,18 +212,18 @@ def assert_same_files(ours: Path, kafkas: Path, end: int, interval: int) -> None
     Kafka's compressor may be another one. Batches have the same records then, but not their sizes, on which
     the index entries hang: each log has the indexes that belong to it.
     """
-    mine, theirs = _segments(ours, end), _segments(kafkas, end)
-    assert list(mine) == list(theirs)
-    for base, files in theirs.items():
-        assert_same_log(mine[base]["log"], files["log"], f"{base}.log")
-        assert mine[base]["txnindex"] == files["txnindex"], f"{base}.txnindex"
-        same = mine[base]["log"] == files["log"]
-        assert same or is_compressed(files["log"]), f"{base}.log"
-        if same:
-            assert mine[base] == files, base
+    our_segments, kafka_segments = _segments(ours, end), _segments(kafkas, end)
+    assert list(our_segments) == list(kafka_segments)
+    for base, files in kafka_segments.items():
+        assert_same_log(our_segments[base]["log"], files["log"], f"{base}.log")
+        assert our_segments[base]["txnindex"] == files["txnindex"], f"{base}.txnindex"
+        are_alike = our_segments[base]["log"] == files["log"]
+        assert are_alike or is_compressed(files["log"]), f"{base}.log"
+        if are_alike:
+            assert our_segments[base] == files, base
             continue
-        for each in (mine[base], files):
-            assert _indexes(base, each["log"], interval) == (each["index"], each["timeindex"]), base
+        for segment in (our_segments[base], files):
+            assert _indexes(base, segment["log"], interval) == (segment["index"], segment["timeindex"]), base
 
 
 def _indexes(base: int, data: bytes, interval: int) -> tuple[bytes, bytes]:

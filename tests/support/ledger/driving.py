@@ -66,11 +66,11 @@ def compact_and_check(log: CompactableLog, model: Model, options: How | None = N
     else:
         removed = model.add(records, end)
         aborted = aborted_records(log.directory, start, end)
-        found = result.removed
+        counts = result.removed
         assert result.changed and result.horizon == end
-        assert (found.superseded, found.tombstones) == (removed.superseded, removed.deleted)
-        assert (found.keyless, found.aborted) == (removed.keyless, aborted)
-        assert result.read_records == len(records) + aborted == result.written + found.total()
+        assert (counts.superseded, counts.tombstones) == (removed.superseded, removed.deleted)
+        assert (counts.keyless, counts.aborted) == (removed.keyless, aborted)
+        assert result.read_records == len(records) + aborted == result.written + counts.total()
         assert result.entries == shown + result.written - result.replaced_entries
     check(log, model)
     return result
@@ -84,8 +84,8 @@ def check(log: CompactableLog, model: Model) -> None:
     end = min(log.view.high_watermark, log.view.last_stable_offset)
     tail = committed(log.directory, max(model.horizon, log.view.log_start_offset), end)
     assert read == model.view() + tail
-    left = {path.name for path in (log.directory / COMPACTED).glob("run-*")}
-    assert not left
+    leftovers = {path.name for path in (log.directory / COMPACTED).glob("run-*")}
+    assert not leftovers
 
 
 def as_seen(record: object) -> Seen:
@@ -100,9 +100,9 @@ def in_ledger(partition: Path) -> list[Seen]:
     ledger = store.current()
     if ledger is None:
         return []
-    superseded, found = store.superseded(ledger), []
+    superseded, visible = store.superseded(ledger), []
     for run in ledger.runs:
-        gone = set(superseded.get(run.id, ()))
+        hidden = set(superseded.get(run.id, ()))
         records = []
         for segment in run.segments:
             path = store.folder / f"generation-{run.id}" / f"{segment.base_offset:020}.log"
@@ -112,7 +112,7 @@ def in_ledger(partition: Path) -> list[Seen]:
                 assert batch.base_offset == batch.records[0].offset
                 assert batch.last_offset == batch.records[-1].offset
                 records += seen_in(batch)
-        assert len(records) == run.records and gone <= {record.offset for record in records}
-        found += [record for record in records if record.offset not in gone]
-    assert len(found) == ledger.entries
-    return found
+        assert len(records) == run.records and hidden <= {record.offset for record in records}
+        visible += [record for record in records if record.offset not in hidden]
+    assert len(visible) == ledger.entries
+    return visible

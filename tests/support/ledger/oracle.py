@@ -56,17 +56,17 @@ class Model:
                 if self.retain_null_key:
                     self.keyless.append(record)
                 continue
-            there = self.best.get(record.key)
-            if there is None or not self.by_time or record.timestamp >= there.timestamp:
+            previous = self.best.get(record.key)
+            if previous is None or not self.by_time or record.timestamp >= previous.timestamp:
                 self.best[record.key] = record
             if not self.by_time and record.deletes:
                 del self.best[record.key]
         self.horizon = horizon
-        written = [each for key, each in self.best.items() if before.get(key) != each]
-        kept = sum(not each.deletes for each in written)
+        written = [record for key, record in self.best.items() if before.get(key) != record]
+        retained = sum(not record.deletes for record in written)
         deleted = self._deleted(records)
         return Removed(
-            superseded=len(records) - lacking - kept - deleted,
+            superseded=len(records) - lacking - retained - deleted,
             deleted=deleted,
             keyless=0 if self.retain_null_key else lacking,
         )
@@ -74,14 +74,14 @@ class Model:
     def _deleted(self, records: list[Seen]) -> int:
         """How many of the records are the last word on their key, and delete it."""
         if self.by_time:
-            mine = {record.offset for record in records}
-            return sum(each.deletes and each.offset in mine for each in self.best.values())
+            offsets = {record.offset for record in records}
+            return sum(record.deletes and record.offset in offsets for record in self.best.values())
         last = {record.key: record for record in records if record.key is not None}
         return sum(record.deletes for record in last.values())
 
     def view(self) -> list[Seen]:
         """What a reader of the ledger sees."""
-        return sorted([each for each in self.best.values() if not each.deletes] + self.keyless)
+        return sorted([record for record in self.best.values() if not record.deletes] + self.keyless)
 
 
 def committed(partition: Path, start: int, end: int) -> list[Seen]:
@@ -89,8 +89,8 @@ def committed(partition: Path, start: int, end: int) -> list[Seen]:
     segments = read_partition(partition)
     aborted = [entry for segment in segments.values() for entry in segment.aborted]
     batches = [batch for segment in segments.values() for batch in segment.batches]
-    found = [record for batch in batches for record in _records(batch, aborted)]
-    return [each for each in found if start <= each.offset < end]
+    records = [record for batch in batches for record in _records(batch, aborted)]
+    return [record for record in records if start <= record.offset < end]
 
 
 def aborted_records(partition: Path, start: int, end: int) -> int:

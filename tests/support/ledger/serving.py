@@ -79,9 +79,9 @@ class Blocking(InProcessCompactionEngine):
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
         """As in process, with a stop behind it."""
-        done = super().compact(work, in_one_task)
+        report = super().compact(work, in_one_task)
         self.staged.set()
         assert self.go_on.wait(SOON)
         if self.error is not None:
             raise self.error
-        return done
+        return report

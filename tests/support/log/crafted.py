@@ -114,8 +114,8 @@ def record(
     """One record; fields with their sizes in front, as bytes, so that each may lie."""
     number = twin.varint(delta) if offset is None else offset
     body = bytes([attributes]) + time + number + key + value + headers + tail
-    told = len(body) if size is None else size
-    return (told if isinstance(told, bytes) else twin.varint(told)) + body
+    stated_size = len(body) if size is None else size
+    return (stated_size if isinstance(stated_size, bytes) else twin.varint(stated_size)) + body
 
 
 def records(count: int, **fields: bytes) -> bytes:
@@ -129,7 +129,7 @@ OVER_LONG = b"\x80\x80\x80\x80\x80\x01"
 
 def table(now_ms: int) -> list[Row]:
     """All rows; their names are the same for every ``now_ms``."""
-    made = Table(now_ms)
+    collected = Table(now_ms)
     for add in (
         _sound,
         _framing,
@@ -142,8 +142,8 @@ def table(now_ms: int) -> list[Row]:
         _times,
         _topics,
     ):
-        add(made)
-    return made.rows
+        add(collected)
+    return collected.rows
 
 
 def _sound(t: Table) -> None:
@@ -164,28 +164,28 @@ def _sound(t: Table) -> None:
 
 def _framing(t: Table) -> None:
     """How many batches there are, and what lies behind them."""
-    one = t.batch()
+    single = t.batch()
     t.add("no bytes", b"")
-    t.add("two batches", one + one)
-    t.add("a whole batch of v1 behind", one + _old(1, t.now_ms))
-    t.add("a whole batch of v0 behind", one + _old(0, t.now_ms))
-    t.add("a short v2 behind", one + struct.pack(">qiib", 0, 14, 0, 2) + bytes(9))
+    t.add("two batches", single + single)
+    t.add("a whole batch of v1 behind", single + _old(1, t.now_ms))
+    t.add("a whole batch of v0 behind", single + _old(0, t.now_ms))
+    t.add("a short v2 behind", single + struct.pack(">qiib", 0, 14, 0, 2) + bytes(9))
     for size in (1, 8, 11, 12, 13, 16, 17, 30, 61, 100):
-        t.add(f"{size} zeros behind", one + bytes(size))
-        t.add(f"{size} ones behind", one + b"\x01" * size)
-        t.add(f"{size} ff behind", one + b"\xff" * size)
-    for cut in (1, 8, 12, 16, 17, 40, 60, 61, len(one) - 1):
-        t.add(f"a batch cut at {cut} behind", one + one[:cut])
-    t.add("a cut batch of magic 3 behind", one + t.batch(magic=3)[:40])
-    t.add("a cut batch of magic 1 behind", one + _old(1, t.now_ms)[:-1])
-    for size in (1, 11, 12, 16, 17, 40, 61, len(one) - 1):
-        t.add(f"cut at {size}", one[:size])
-    t.add("a batch of 5,000 bytes cut behind", one + t.batch(records(300), 300)[:-1])
+        t.add(f"{size} zeros behind", single + bytes(size))
+        t.add(f"{size} ones behind", single + b"\x01" * size)
+        t.add(f"{size} ff behind", single + b"\xff" * size)
+    for cut in (1, 8, 12, 16, 17, 40, 60, 61, len(single) - 1):
+        t.add(f"a batch cut at {cut} behind", single + single[:cut])
+    t.add("a cut batch of magic 3 behind", single + t.batch(magic=3)[:40])
+    t.add("a cut batch of magic 1 behind", single + _old(1, t.now_ms)[:-1])
+    for size in (1, 11, 12, 16, 17, 40, 61, len(single) - 1):
+        t.add(f"cut at {size}", single[:size])
+    t.add("a batch of 5,000 bytes cut behind", single + t.batch(records(300), 300)[:-1])
     t.add("a bad batch and bytes behind", t.batch(checksum=1) + b"\1\2\3")
     t.add("a large batch and bytes behind", t.batch(records(400), 400) + b"\1\2\3")
     t.add("bytes behind, compressed", t.batch(codec=ZSTD) + b"\1\2\3")
-    t.add("bytes behind, to zstd", one + b"\1\2\3", topic="zstd")
-    t.add("bytes behind, append time", one + b"\1\2\3", topic="append-time")
+    t.add("bytes behind, to zstd", single + b"\1\2\3", topic="zstd")
+    t.add("bytes behind, append time", single + b"\1\2\3", topic="append-time")
     t.add("small with bytes behind that are too much", t.batch() + bytes(8) + b"\1" * 300, topic="small")
 
 

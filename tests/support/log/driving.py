@@ -61,9 +61,9 @@ def open_log(
     return Opened(log=log, recovered=recovered)
 
 
-def log_config(given: Mapping[str, object]) -> LogConfig:
+def log_config(changes: Mapping[str, object]) -> LogConfig:
     """A log's settings from Kafka's keys."""
-    return LogConfig.of(settings(given))
+    return LogConfig.of(settings(changes))
 
 
 def client_batch(records: Sequence[Stored], **shape: object) -> Bytes:
@@ -87,9 +87,9 @@ def stored(data: Bytes, batches: BatchHeaders) -> list[Stored]:
     ]
 
 
-def fetched(found: FetchResult) -> tuple[list[Stored], int | None]:
+def fetched(result: FetchResult) -> tuple[list[Stored], int | None]:
     """(records of the whole batches found, the last offset among these batches)."""
-    data, batches, _ = found.batches()
+    data, batches, _ = result.batches()
     last = int(batches["last_offset"][-1]) if len(batches) else None
     return stored(data, batches), last
 
@@ -98,15 +98,15 @@ def read_all(
     log: PartitionLog, *, max_bytes: int = 1 << 20, isolation: str = READ_UNCOMMITTED
 ) -> list[Stored]:
     """Every readable record from the log start on; under read_committed what a consumer would keep."""
-    position, found = log.log_start_offset, list[Stored]()
+    position, records = log.log_start_offset, list[Stored]()
     while True:
         read = log.read(position, max_bytes, isolation=isolation)
         data, batches, _ = read.batches()
         if not len(batches):
-            return found
+            return records
         if isolation == READ_COMMITTED:
             batches = batches[consumed(read, batches)]
-        found += [each for each in stored(data, batches) if each.offset >= position]
+        records += [record for record in stored(data, batches) if record.offset >= position]
         position = last_offset(read) + 1
 
 
@@ -117,7 +117,7 @@ def last_offset(read: FetchResult) -> int:
 
 def consumed(read: FetchResult, batches: BatchHeaders) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """The batches that a consumer under read_committed hands on, as Kafka's fetcher finds them."""
-    begun = sorted(read.aborted, key=lambda each: each.first_offset)
+    begun = sorted(read.aborted, key=lambda transaction: transaction.first_offset)
     aborting: set[int] = set()
     keep = np.ones(len(batches), bool)
     for row, batch in enumerate(batches):
@@ -132,36 +132,36 @@ def consumed(read: FetchResult, batches: BatchHeaders) -> np.ndarray[tuple[int],
 
 
 def clean_open_log(
-    log: PartitionLog, given: Mapping[str, object], *, now_ms: int, checkpoint: int | None
+    log: PartitionLog, changes: Mapping[str, object], *, now_ms: int, checkpoint: int | None
 ) -> int | None:
     """Clean a log that is open, group by group, as the embedded cleaner does; the checkpoint afterwards.
 
     None when there was nothing to clean. Staged files are made below the partition's own folder.
     """
-    here = LogDirectory(log.directory.parent, {WHERE: log.directory})
-    state = LogState(topic_partition=WHERE, path=log.directory, directory=here, config=settings(given))
+    directory = LogDirectory(log.directory.parent, {WHERE: log.directory})
+    state = LogState(topic_partition=WHERE, path=log.directory, directory=directory, config=settings(changes))
     staging = log.directory / STAGING / RUN
     try:
-        found = plan_log(state, _checkpoints(log, checkpoint), _choices(now_ms), staging)
+        plan = plan_log(state, _checkpoints(log, checkpoint), _choices(now_ms), staging)
     except CorruptFileError as error:  # a truncation cut into a batch, and what was left was deleted
         assert "is above the log's end" in str(error) and log.log_start_offset == log.log_end_offset
         return None
-    if not isinstance(found, PlannedLog):
+    if not isinstance(plan, PlannedLog):
         return None
     make_folder(staging)
-    done = clean_in_one_task(found.work, "0")
-    assert done.extracted.failure is None, done.extracted.failure
-    for report in done.groups:
+    cleaned = clean_in_one_task(plan.work, "0")
+    assert cleaned.extracted.failure is None, cleaned.extracted.failure
+    for report in cleaned.groups:
         assert report.failure is None, report.failure
-        group = found.work.groups[report.group_index]
+        group = plan.work.groups[report.group_index]
         sources = [
-            segment.base_offset for segment in found.work.segments[group.first_segment : group.end_segment]
+            segment.base_offset for segment in plan.work.segments[group.first_segment : group.end_segment]
         ]
         rename_to_cleaned(
             log.directory, {group.base_offset: {kind: Path(path) for kind, path in report.staged.items()}}
         )
         log.replace([group.base_offset], sources)
-    return next_cleaner_checkpoint(found)
+    return next_cleaner_checkpoint(plan)
 
 
 def make_folder(staging: Path) -> None:

@@ -65,7 +65,7 @@ CHANGES = [
     ("compression.type", "producer"),
     ("segment.index.bytes", 24),
 ]
-Given = list[tuple[bytes | None, bytes | None, int]]
+Drafts = list[tuple[bytes | None, bytes | None, int]]
 
 
 class LogRules(RuleBasedStateMachine):
@@ -100,7 +100,7 @@ class LogRules(RuleBasedStateMachine):
 
     # Appending
 
-    def _records(self, given: Given) -> tuple[Stored, ...]:
+    def _records(self, drafts: Drafts) -> tuple[Stored, ...]:
         compacts = "compact" in str(self.settings["cleanup.policy"])
         appended = self.settings.get("message.timestamp.type") == "LogAppendTime"
         return tuple(
@@ -110,7 +110,7 @@ class LogRules(RuleBasedStateMachine):
                 value,
                 self.clock.now_ms() + (0 if appended else delta),
             )
-            for number, (key, value, delta) in enumerate(given)
+            for number, (key, value, delta) in enumerate(drafts)
         )
 
     def _send(self, batch: Batch, codec: int = 0, *, sync: bool = False) -> AppendResult:
@@ -129,14 +129,14 @@ class LogRules(RuleBasedStateMachine):
         assert not appended.is_duplicate
         self.model.append(batch)
 
-    def _batch(self, given: Given, **producer: object) -> Batch:
-        records = self._records(given)
+    def _batch(self, drafts: Drafts, **producer: object) -> Batch:
+        records = self._records(drafts)
         last = self.model.end + len(records) - 1
         return Batch(base=self.model.end, last=last, records=records, **producer)  # type: ignore[arg-type]
 
-    @rule(given=RECORDS, codec=st.sampled_from(CODECS), sync=st.booleans())
-    def append(self, given: Given, codec: int, sync: bool) -> None:
-        batch = self._batch(given)
+    @rule(drafts=RECORDS, codec=st.sampled_from(CODECS), sync=st.booleans())
+    def append(self, drafts: Drafts, codec: int, sync: bool) -> None:
+        batch = self._batch(drafts)
         self._accepted(batch, self._send(batch, codec, sync=sync))
         if sync:
             assert self.log.recovery_point == self.model.end
@@ -146,17 +146,17 @@ class LogRules(RuleBasedStateMachine):
         """Some batches more, of any kind, without a choice of Hypothesis's for each of them."""
         rng = random.Random(seed)
         for _ in range(count):
-            given = [
+            drafts = [
                 (rng.choice(KEYS), rng.choice(VALUES), rng.randint(-30, 30)) for _ in range(rng.randint(1, 3))
             ]
             if rng.random() < 0.6:
-                self.append(given, rng.choice(CODECS), sync=False)
+                self.append(drafts, rng.choice(CODECS), sync=False)
             else:
-                self.append_idempotent(given, rng.choice(PRODUCERS), rng.random() < 0.5, rng.random() < 0.1)
+                self.append_idempotent(drafts, rng.choice(PRODUCERS), rng.random() < 0.5, rng.random() < 0.1)
             self.clock.advance(rng.randint(0, 30))
 
-    @rule(given=RECORDS, who=st.sampled_from(PRODUCERS), transactional=st.booleans(), fresh=st.booleans())
-    def append_idempotent(self, given: Given, who: int, transactional: bool, fresh: bool) -> None:
+    @rule(drafts=RECORDS, who=st.sampled_from(PRODUCERS), transactional=st.booleans(), fresh=st.booleans())
+    def append_idempotent(self, drafts: Drafts, who: int, transactional: bool, fresh: bool) -> None:
         if who in self.model.unsure:
             return
         known = self.model.producers.get(who)
@@ -164,7 +164,7 @@ class LogRules(RuleBasedStateMachine):
             transactional, fresh = True, False
         epoch, sequence = self._next_of(who, known, fresh)
         batch = self._batch(
-            given,
+            drafts,
             producer_id=who,
             epoch=epoch,
             sequence=sequence,
@@ -197,13 +197,13 @@ class LogRules(RuleBasedStateMachine):
         assert (appended.first_offset, appended.last_offset) == (batch.base, batch.last)
 
     @precondition(lambda self: any(producer.sent for producer in self.model.producers.values()))
-    @rule(given=RECORDS, data=st.data(), gap=st.integers(1, 5), old=st.booleans())
-    def append_out_of_order(self, given: Given, data: st.DataObject, gap: int, old: bool) -> None:
+    @rule(drafts=RECORDS, data=st.data(), gap=st.integers(1, 5), old=st.booleans())
+    def append_out_of_order(self, drafts: Drafts, data: st.DataObject, gap: int, old: bool) -> None:
         who = data.draw(st.sampled_from([w for w, p in sorted(self.model.producers.items()) if p.sent]))
         known = self.model.producers[who]
         old = old and known.epoch > 0
         batch = self._batch(
-            given,
+            drafts,
             producer_id=who,
             epoch=known.epoch - old,
             sequence=known.next_sequence + gap,

@@ -44,14 +44,14 @@ def append(log: PartitionLog, count: int = 1, timestamp: int = NOW, size: int = 
 
 def values(log: PartitionLog, offset: int | None = None) -> int:
     """How many records can be read from ``offset`` on, the log's start unless told; batch headers count."""
-    at, found = log.log_start_offset if offset is None else offset, 0
+    at, count = log.log_start_offset if offset is None else offset, 0
     while at < log.log_end_offset:
         _, batches, _ = log.read(at).batches()
         if not len(batches):
             break
-        found += int(batches["count"].sum())
+        count += int(batches["count"].sum())
         at = int(batches["last_offset"][-1]) + 1
-    return found
+    return count
 
 
 def names_in(path: Path) -> set[str]:

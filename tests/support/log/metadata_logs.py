@@ -18,13 +18,15 @@ def control(offset: int, kind: int) -> bytes:
 
 def records(offset: int, values: Sequence[bytes | None], codec: int = 0) -> bytes:
     """One batch of records."""
-    return batch([Rec(offset=offset + i, key=None, value=each) for i, each in enumerate(values)], codec=codec)
+    return batch(
+        [Rec(offset=offset + i, key=None, value=value) for i, value in enumerate(values)], codec=codec
+    )
 
 
 def write_metadata_log(partition: Path, values: Sequence[bytes], *, base: int = 0) -> Path:
     """A segment of one batch a record; its file."""
     partition.mkdir(parents=True, exist_ok=True)
-    data = b"".join(records(base + number, [each]) for number, each in enumerate(values))
+    data = b"".join(records(base + number, [value]) for number, value in enumerate(values))
     write_segment(partition, base, data)
     return partition / f"{base:020d}.log"
 

@@ -55,7 +55,7 @@ class Producer:
 
 
 class Model:
-    """A log: ``start`` and ``end``, ``batches`` as they were appended, ``gone`` the offsets cleaned away.
+    """A log: ``start`` and ``end``, ``batches`` as they were appended, ``removed_offsets`` by cleanings.
 
     ``checkpoint`` is the cleaner's; ``horizons`` are when a batch's tombstones may go, by its base offset.
     Of what lies below ``known_from`` a log that was cut or opened need not know the producers. ``unsure``:
@@ -67,7 +67,7 @@ class Model:
         self.end = 0
         self.batches: list[Batch] = []
         self.producers: dict[int, Producer] = {}
-        self.gone: set[int] = set()
+        self.removed_offsets: set[int] = set()
         self.checkpoint: int | None = None
         self.horizons: dict[int, int] = {}
         self.high_watermark: int | None = None
@@ -95,7 +95,7 @@ class Model:
             for batch in self.batches
             if batch.last < limit
             for record in batch.records
-            if record.offset >= max(first, self.start) and record.offset not in self.gone
+            if record.offset >= max(first, self.start) and record.offset not in self.removed_offsets
         ]
 
     def committed(self, first: int, end: int) -> list[Stored]:
@@ -119,8 +119,8 @@ class Model:
 
     def at_time(self, timestamp: int) -> Stored | None:
         """The first record at or after a time, None where it is not readable."""
-        found = next((record for record in self.records(self.start) if record.timestamp >= timestamp), None)
-        return found if found is not None and found.offset < self.readable else None
+        record = next((record for record in self.records(self.start) if record.timestamp >= timestamp), None)
+        return record if record is not None and record.offset < self.readable else None
 
     def has_transactions(self, first: int, end: int) -> bool:
         """Is there anything in ``[first, end)`` that this version's cleaner leaves alone?"""
@@ -150,15 +150,15 @@ class Model:
 
     def truncate(self, offset: int) -> None:
         """Nothing at or above ``offset`` is left of what came in whole batches."""
-        kept = [batch for batch in self.batches if batch.last < offset]
-        self.restart(offset, kept)
+        remaining = [batch for batch in self.batches if batch.last < offset]
+        self.restart(offset, remaining)
 
-    def restart(self, end: int, kept: Sequence[Batch] = ()) -> None:
-        """The log ends at ``end`` now and has only ``kept``."""
-        self.batches = list(kept)
+    def restart(self, end: int, remaining: Sequence[Batch] = ()) -> None:
+        """The log ends at ``end`` now and has only ``remaining``."""
+        self.batches = list(remaining)
         self.known_from = max(self.known_from, self.start)
         self.end, self.start = end, min(self.start, end)
-        self.gone = {offset for offset in self.gone if offset < end}
+        self.removed_offsets = {offset for offset in self.removed_offsets if offset < end}
         bases = {batch.base for batch in self.batches}
         self.horizons = {base: at for base, at in self.horizons.items() if base in bases}
         if self.high_watermark is not None:
@@ -170,7 +170,9 @@ class Model:
             self._meet(batch)
         self._forget()
         self._forget_below()
-        self._keep_producers(lambda last: any(record.offset not in self.gone for record in last.records))
+        self._keep_producers(
+            lambda last: any(record.offset not in self.removed_offsets for record in last.records)
+        )
 
     def lose_tail(self, end: int) -> None:
         """A crash took what lies at and above ``end``; the log start does not go back with it."""
@@ -186,10 +188,10 @@ class Model:
         ends behind its last batch then, and what was put down of producers at its old end does not count.
         """
         lasts = [self.start, active_base, *(batch.last + 1 for batch in self.batches)]
-        there = [record.offset + 1 for record in self.records(self.start)]
-        assert max([self.start, active_base, *there]) <= end <= max(lasts)
+        ends = [record.offset + 1 for record in self.records(self.start)]
+        assert max([self.start, active_base, *ends]) <= end <= max(lasts)
         self.batches = [batch for batch in self.batches if batch.last < end]
-        self.gone = {offset for offset in self.gone if offset < end}
+        self.removed_offsets = {offset for offset in self.removed_offsets if offset < end}
         self.checkpoint = None if self.checkpoint is None else min(self.checkpoint, end)
         last = max((batch.last + 1 for batch in self.batches), default=0)
         is_sure = clean and end == self.end and last >= self.start
@@ -204,8 +206,8 @@ class Model:
         above = [batch for batch in self.batches if batch.last >= self.known_from]
         for who, known in self.producers.items():
             if known.opened is not None and known.opened < self.known_from:
-                mine = (each.base for each in above if each.producer_id == who and each.transactional)
-                known.opened = next((base for base in mine if base > known.opened), None)
+                bases = (batch.base for batch in above if batch.producer_id == who and batch.transactional)
+                known.opened = next((base for base in bases if base > known.opened), None)
                 if known.opened is None:
                     self.unsure.add(who)
         for who in self.unsure:
@@ -244,7 +246,7 @@ class Model:
             record
             for batch in self.batches
             for record in batch.records
-            if self.first_dirty <= record.offset < end and record.offset not in self.gone
+            if self.first_dirty <= record.offset < end and record.offset not in self.removed_offsets
         ]
 
     def clean(self, end: int, now_ms: int, delete_retention_ms: int) -> None:
@@ -259,11 +261,11 @@ class Model:
     ) -> None:
         horizon, tombstones = self.horizons.get(batch.base), 0
         for record in batch.records:
-            if record.offset in self.gone:
+            if record.offset in self.removed_offsets:
                 continue
             due = record.value is None and horizon is not None and now_ms >= horizon
             if record.key is None or record.offset < latest.get(record.key, -1) or due:
-                self.gone.add(record.offset)
+                self.removed_offsets.add(record.offset)
             elif record.value is None:
                 tombstones += 1
         if tombstones and horizon is None:

@@ -48,8 +48,8 @@ def clean_two(
     data = b"".join(segment.path().read_bytes() for segment in going)
     batches = []
     for entry in twin.decode_log(data):
-        kept = [record for record in entry.records if keeps(record)]
-        records = [Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp) for r in kept]
+        retained = [record for record in entry.records if keeps(record)]
+        records = [Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp) for r in retained]
         if records:
             batches.append(batch(records, base_offset=entry.first, last_offset=entry.last))
     base = going[0].base_offset

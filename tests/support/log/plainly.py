@@ -131,7 +131,7 @@ def recs_of(polls: Iterable[PolledRecords]) -> list[Rec]:
 def compacted(records: Iterable[Rec]) -> list[Rec]:
     """The last record of each key, without keys whose last value is null or empty; keyless ones go."""
     last = {record.key: record for record in records if record.key is not None}
-    return sorted((each for each in last.values() if each.value), key=lambda record: record.offset)
+    return sorted((record for record in last.values() if record.value), key=lambda record: record.offset)
 
 
 def compact(log: HasLedgers, *, name: str = "aa", merge_runs: bool = False, codec: int = 0) -> Ledger | None:
@@ -172,13 +172,13 @@ def live(store: LedgerStore, ledger: Ledger | None) -> dict[int, list[Rec]]:
     held = store.open()
     assert held is not None
     with contextlib.closing(held):
-        found = {}
+        visible = {}
         for run in ledger.runs:
             parts = list(open_run_segments(store.folder, run, np.empty(0, np.int64)))
             superseded = set(store.superseded(ledger).get(run.id, np.empty(0, np.int64)).tolist())
             records = [record for part in parts for record in recs_of(LogReader(FixedLog(part.view)))]
-            found[run.id] = [each for each in records if each.offset not in superseded]
-        return found
+            visible[run.id] = [record for record in records if record.offset not in superseded]
+        return visible
 
 
 def supersede(
@@ -190,9 +190,9 @@ def supersede(
     before = store.superseded(ledger)
     runs, superseded = [], {}
     for run in ledger.runs:
-        gone = [record.offset for record in shown[run.id] if record.key in keys]
-        both = np.union1d(before.get(run.id, np.empty(0, np.int64)), np.array(gone, np.int64))
-        runs.append(replace(run, superseded=len(both)))
-        if len(both):
-            superseded[run.id] = both
+        offsets = [record.offset for record in shown[run.id] if record.key in keys]
+        merged = np.union1d(before.get(run.id, np.empty(0, np.int64)), np.array(offsets, np.int64))
+        runs.append(replace(run, superseded=len(merged)))
+        if len(merged):
+            superseded[run.id] = merged
     return runs, superseded

@@ -35,47 +35,47 @@ class Stored:
 
 def of(log: list[Stored], producer: int) -> list[Stored]:
     """A producer's batches, in log order."""
-    return [each for each in log if each.sent.producer == producer]
+    return [batch for batch in log if batch.sent.producer == producer]
 
 
 def recent(log: list[Stored], producer: int) -> list[Stored]:
     """Its last five batches of records since its epoch changed last."""
-    found: list[Stored] = []
-    for each in of(log, producer):
-        if found and found[-1].sent.epoch != each.sent.epoch:
-            found = []
-        found.append(each)
-    return [each for each in found if each.sent.commit is None][-5:]
+    batches: list[Stored] = []
+    for batch in of(log, producer):
+        if batches and batches[-1].sent.epoch != batch.sent.epoch:
+            batches = []
+        batches.append(batch)
+    return [batch for batch in batches if batch.sent.commit is None][-5:]
 
 
 def open_from(log: list[Stored], producer: int) -> int | None:
     """Where its open transaction starts."""
     start = None
-    for each in of(log, producer):
-        if each.sent.commit is not None:
+    for batch in of(log, producer):
+        if batch.sent.commit is not None:
             start = None
-        elif each.sent.transactional and start is None:
-            start = each.first
+        elif batch.sent.transactional and start is None:
+            start = batch.first
     return start
 
 
 def answer(log: list[Stored], sent: Sent, *, client: bool) -> int | Stored | None:
     """Kafka's error, the batch that it is again, or None: it may be appended."""
     before = of(log, sent.producer)
-    kept = recent(log, sent.producer)
+    latest = recent(log, sent.producer)
     epoch = before[-1].sent.epoch if before else None
     if sent.commit is None and client and epoch == sent.epoch:
-        for each in kept:
-            if (each.sent.sequence, each.sent.count) == (sent.sequence, sent.count):
-                return each
+        for batch in latest:
+            if (batch.sent.sequence, batch.sent.count) == (sent.sequence, sent.count):
+                return batch
     if epoch is not None and sent.epoch < epoch:
         return 47
     if sent.commit is not None:
-        markers = [each.sent.coordinator for each in before if each.sent.commit is not None]
+        markers = [batch.sent.coordinator for batch in before if batch.sent.commit is not None]
         return 52 if markers and sent.coordinator < markers[-1] else None
     if client and epoch is not None:
-        same = epoch == sent.epoch and kept
-        due = (kept[-1].sent.sequence + kept[-1].sent.count) % WRAP if same else 0
+        is_same_epoch = epoch == sent.epoch and latest
+        due = (latest[-1].sent.sequence + latest[-1].sent.count) % WRAP if is_same_epoch else 0
         if sent.sequence != due:
             return 45
     if open_from(log, sent.producer) is not None and not sent.transactional:
@@ -86,15 +86,15 @@ def answer(log: list[Stored], sent: Sent, *, client: bool) -> int | Stored | Non
 def unstable_from(log: list[Stored], high_watermark: int) -> int:
     """The last stable offset."""
     minimum = high_watermark
-    for producer in {each.sent.producer for each in log}:
+    for producer in {batch.sent.producer for batch in log}:
         start = None
-        for each in of(log, producer):
-            if each.sent.commit is not None:
-                if start is not None and each.first >= high_watermark:
+        for batch in of(log, producer):
+            if batch.sent.commit is not None:
+                if start is not None and batch.first >= high_watermark:
                     minimum = min(minimum, start)
                 start = None
-            elif each.sent.transactional and start is None:
-                start = each.first
+            elif batch.sent.transactional and start is None:
+                start = batch.first
         if start is not None:
             minimum = min(minimum, start)
     return minimum
@@ -102,12 +102,12 @@ def unstable_from(log: list[Stored], high_watermark: int) -> int:
 
 def aborted(log: list[Stored]) -> list[tuple[int, int, int, int]]:
     """The transaction index: producer, first offset, marker's offset, last stable offset."""
-    found = []
-    for row, each in enumerate(log):
-        start = open_from(log[:row], each.sent.producer)
-        if each.sent.commit is False and start is not None:
-            others = {one.sent.producer for one in log[:row]} - {each.sent.producer}
-            starts = [open_from(log[:row], other) for other in others]
-            stable = min((one for one in starts if one is not None), default=each.last + 1)
-            found.append((each.sent.producer, start, each.first, stable))
-    return found
+    entries = []
+    for row, batch in enumerate(log):
+        start = open_from(log[:row], batch.sent.producer)
+        if batch.sent.commit is False and start is not None:
+            other_producers = {earlier.sent.producer for earlier in log[:row]} - {batch.sent.producer}
+            starts = [open_from(log[:row], other_producer) for other_producer in other_producers]
+            stable = min((begin for begin in starts if begin is not None), default=batch.last + 1)
+            entries.append((batch.sent.producer, start, batch.first, stable))
+    return entries

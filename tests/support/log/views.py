@@ -132,6 +132,6 @@ def random_segments(source: random.Random, batches: int) -> dict[int, list[bytes
                 base = offset
                 segments[base] = []
         offset += source.choice([0, 0, 0, 1, 6])
-        made, offset = random_batch(source, offset)
-        segments[base].append(made)
+        raw, offset = random_batch(source, offset)
+        segments[base].append(raw)
     return segments

@@ -26,7 +26,7 @@ class CuttingTcpProxy(Closing):
         self._listener = socket.create_server(listen)
         self.port: int = self._listener.getsockname()[1]
         self._target, self._lock = target, threading.Lock()
-        self._left: dict[str, int | None] = {REQUEST: None, ANSWER: None}
+        self._remaining: dict[str, int | None] = {REQUEST: None, ANSWER: None}
         self._open: list[socket.socket] = []
         self.is_dead, self.met = False, 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -34,19 +34,19 @@ class CuttingTcpProxy(Closing):
     def cut(self, direction: str, after: int) -> None:
         """Cut the connection that gets byte number ``after``, counted over all from now on."""
         with self._lock:
-            self._left, self.met = {REQUEST: None, ANSWER: None, direction: after}, 0
+            self._remaining, self.met = {REQUEST: None, ANSWER: None, direction: after}, 0
 
     def heal(self) -> None:
         """Cut nothing any more."""
         with self._lock:
-            self._left, self.is_dead = {REQUEST: None, ANSWER: None}, False
+            self._remaining, self.is_dead = {REQUEST: None, ANSWER: None}, False
 
     def close(self) -> None:
         """Close all."""
-        for one in (self._listener, *self._open):
+        for connection in (self._listener, *self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _accept(self) -> None:
         while True:
@@ -66,15 +66,15 @@ class CuttingTcpProxy(Closing):
     def _allowed(self, direction: str, size: int) -> int:
         """How many of ``size`` bytes may pass; fewer: the connection is cut after them."""
         with self._lock:
-            left = self._left[direction]
-            if left is None:
+            remaining = self._remaining[direction]
+            if remaining is None:
                 return size
-            if size < left:
-                self._left[direction] = left - size
+            if size < remaining:
+                self._remaining[direction] = remaining - size
                 return size
-            self._left[direction] = None
+            self._remaining[direction] = None
             self.met += 1
-            return left - 1
+            return remaining - 1
 
     def _pass_on(self, source: socket.socket, target: socket.socket, direction: str) -> None:
         with contextlib.suppress(OSError):

@@ -75,9 +75,9 @@ class FaultyProxy(ThreadingHTTPServer):
     @contextlib.contextmanager
     def recording(self) -> Iterator[list[tuple[str, dict[str, str]]]]:
         """The requests of the block: (method with path, headers by lower-case names)."""
-        self.recorded = found = list[tuple[str, dict[str, str]]]()
+        self.recorded = requests = list[tuple[str, dict[str, str]]]()
         try:
-            yield found
+            yield requests
         finally:
             self.recorded = None
 

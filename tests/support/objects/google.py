@@ -175,13 +175,13 @@ class _Handler(BaseHTTPRequestHandler):
             case "PUT", []:
                 return self._put(bucket, key, body)
             case "DELETE", []:
-                self._asked("DELETE", f"{_path(bucket)}/{quote(key, safe='')}", bucket)
+                self._request_google("DELETE", f"{_path(bucket)}/{quote(key, safe='')}", bucket)
                 return _Answer(204)
             case _ if query.keys() & {"uploads", "uploadId"}:
                 return self._part(bucket, key, query, body)
         raise _Refused(501)
 
-    def _asked(
+    def _request_google(
         self,
         method: str,
         path: str,
@@ -197,23 +197,23 @@ class _Handler(BaseHTTPRequestHandler):
         response = self._connection.getresponse()
         data = response.read()
         if response.status == 404 and path != _path(bucket):
-            self._asked("GET", _path(bucket), bucket, {"maxResults": "1"})
+            self._request_google("GET", _path(bucket), bucket, {"maxResults": "1"})
         if response.status >= 300:
             raise _Refused(response.status, "NoSuchBucket" if path == _path(bucket) else "")
         return data, response
 
     def _facts(self, bucket: str, key: str) -> Any:
-        return json.loads(self._asked("GET", f"{_path(bucket)}/{quote(key, safe='')}", bucket)[0])
+        return json.loads(self._request_google("GET", f"{_path(bucket)}/{quote(key, safe='')}", bucket)[0])
 
     def _list(self, bucket: str, query: Mapping[str, str]) -> _Answer:
         names = {"prefix": "prefix", "delimiter": "delimiter", "continuation-token": "pageToken"}
         if query.keys() - {*names, "list-type", "max-keys", "start-after"}:
             raise _Refused(501)
-        asked = {names[name]: value for name, value in query.items() if name in names}
+        parameters = {names[name]: value for name, value in query.items() if name in names}
         if "start-after" in query:
-            asked["startOffset"] = query["start-after"] + "\0"  # which is inclusive
-        asked["maxResults"] = str(min(int(query.get("max-keys", PAGE_KEYS)), PAGE_KEYS))
-        page = json.loads(self._asked("GET", _path(bucket), bucket, asked)[0])
+            parameters["startOffset"] = query["start-after"] + "\0"  # which is inclusive
+        parameters["maxResults"] = str(min(int(query.get("max-keys", PAGE_KEYS)), PAGE_KEYS))
+        page = json.loads(self._request_google("GET", _path(bucket), bucket, parameters)[0])
         rows = [
             f"<Contents><Key>{escape(row['name'])}</Key><Generation>{row['generation']}</Generation>"
             f"<LastModified>{row['updated']}</LastModified><ETag>{escape(_etag(row['md5Hash']))}</ETag>"
@@ -234,19 +234,19 @@ class _Handler(BaseHTTPRequestHandler):
         """The object of the ETag that is asked for, or of the moment: its facts and bytes are of one
         generation."""
         facts = self._facts(bucket, key)
-        etag, wanted = _etag(facts["md5Hash"]), self.headers.get("if-match")
-        if wanted not in (None, etag):
+        etag, if_match = _etag(facts["md5Hash"]), self.headers.get("if-match")
+        if if_match not in (None, etag):
             raise _Refused(412)
-        asked = {"alt": "media", "generation": str(facts["generation"])}
+        parameters = {"alt": "media", "generation": str(facts["generation"])}
         ranges = {"Range": self.headers["range"]} if "range" in self.headers else {}
         try:
-            data, response = self._asked(
-                "GET", f"{_path(bucket)}/{quote(key, safe='')}", bucket, asked, headers=ranges
+            data, response = self._request_google(
+                "GET", f"{_path(bucket)}/{quote(key, safe='')}", bucket, parameters, headers=ranges
             )
         except _Refused as refused:
             if refused.status != 404:
                 raise
-            if wanted is None:
+            if if_match is None:
                 return self._get(bucket, key)
             raise _Refused(412) from None  # it was replaced between the two
         modified = datetime.fromisoformat(facts["updated"])
@@ -261,17 +261,19 @@ class _Handler(BaseHTTPRequestHandler):
         return _Answer(response.status, data, headers)
 
     def _put(self, bucket: str, key: str, body: bytes) -> _Answer:
-        asked = {"uploadType": "multipart"}  # uploadType=media passes over the condition
+        parameters = {"uploadType": "multipart"}  # uploadType=media passes over the condition
         if "x-goog-if-generation-match" in self.headers:
-            asked["ifGenerationMatch"] = self.headers["x-goog-if-generation-match"]
+            parameters["ifGenerationMatch"] = self.headers["x-goog-if-generation-match"]
         boundary = uuid.uuid4().hex
         head = "--{}\r\nContent-Type: application/json\r\n\r\n{}\r\n--{}\r\nContent-Type: {}\r\n\r\n".format(
             boundary, json.dumps({"name": key}), boundary, "application/octet-stream"
         )
         sent = b"".join((head.encode(), body, f"\r\n--{boundary}--\r\n".encode()))
         kind = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        made = json.loads(self._asked("POST", f"/upload{_path(bucket)}", bucket, asked, sent, kind)[0])
-        headers = {"ETag": _etag(made["md5Hash"]), "x-goog-generation": str(made["generation"])}
+        uploaded = json.loads(
+            self._request_google("POST", f"/upload{_path(bucket)}", bucket, parameters, sent, kind)[0]
+        )
+        headers = {"ETag": _etag(uploaded["md5Hash"]), "x-goog-generation": str(uploaded["generation"])}
         return _Answer(200, b"", headers)
 
     def _copy(self, bucket: str, key: str) -> _Answer:
@@ -280,14 +282,14 @@ class _Handler(BaseHTTPRequestHandler):
         source, _, name = self.headers["x-goog-copy-source"].partition("/")
         source = unquote(source)
         path = f"{_path(source)}/{quote(unquote(name), safe='')}/rewriteTo/b/{quote(bucket, safe='')}/o/"
-        done = json.loads(self._asked("POST", path + quote(key, safe=""), source)[0])
-        assert done["done"], done
+        copied = json.loads(self._request_google("POST", path + quote(key, safe=""), source)[0])
+        assert copied["done"], copied
         return _Answer(200, b"<CopyObjectResult></CopyObjectResult>")
 
     def _part(self, bucket: str, key: str, query: Mapping[str, str], body: bytes) -> _Answer:
         uploads = self.server.uploads
         if self.command == "POST" and "uploads" in query:
-            self._asked("GET", _path(bucket), bucket, {"maxResults": "1"})
+            self._request_google("GET", _path(bucket), bucket, {"maxResults": "1"})
             name = self.server.begin_upload()
             text = (
                 f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>"
@@ -307,12 +309,12 @@ class _Handler(BaseHTTPRequestHandler):
         pieces = [upload[number] for number, _ in rows]
         if any(len(piece) < LEAST_PART_BYTES for piece in pieces[:-1]):
             raise _Refused(400, "EntityTooSmall")
-        made = self._put(bucket, key, b"".join(pieces))
+        answer = self._put(bucket, key, b"".join(pieces))
         del uploads[query["uploadId"]]
         # Google's is not the MD5 of the whole either.
         text = f"<ETag>&quot;{hashlib.md5(body).hexdigest()}-{len(rows)}&quot;</ETag>"
         text = f"<CompleteMultipartUploadResult>{text}</CompleteMultipartUploadResult>"
-        return _Answer(200, text.encode(), {"x-goog-generation": made.headers["x-goog-generation"]})
+        return _Answer(200, text.encode(), {"x-goog-generation": answer.headers["x-goog-generation"]})
 
     def log_message(self, format: str, *arguments: object) -> None:
         """Nothing."""

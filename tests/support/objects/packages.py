@@ -101,11 +101,11 @@ def class_path(name: str, *artifacts: str, exclusions: str = "") -> str:
         _run(["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), *goal])
 
     paths = _fetched(name, fetch) / "paths"
-    found = paths.read_text().strip()
-    if not all(os.path.exists(path) for path in found.split(":")):  # Maven's cache was emptied
+    entries = paths.read_text().strip()
+    if not all(os.path.exists(path) for path in entries.split(":")):  # Maven's cache was emptied
         shutil.rmtree(paths.parent)
         return class_path(name, *artifacts, exclusions=exclusions)
-    return found
+    return entries
 
 
 def compiled(source: Path, classes: str) -> Path:
@@ -124,8 +124,8 @@ def java_command(classes: str, main: str, *arguments: str, heap: str = "384m") -
 
 
 def _run(command: list[str]) -> None:
-    done = run_download(command)
-    if done.returncode != 0:
+    completed = run_download(command)
+    if completed.returncode != 0:
         raise KafkaSetupError(
-            f"tests/stores: {command[-1]} cannot be had:\n{(done.stdout + done.stderr)[-2000:]}"
+            f"tests/stores: {command[-1]} cannot be had:\n{(completed.stdout + completed.stderr)[-2000:]}"
         )

@@ -278,8 +278,8 @@ class HdfsFiles:
             writer.write(data)
 
     def list(self) -> Iterator[list[dict[str, Any]]]:
-        found = self._client.list_status(self._root, True)
-        yield [{"path": row.path.removeprefix(f"{self._root}/")} for row in found if not row.isdir]
+        listed = self._client.list_status(self._root, True)
+        yield [{"path": row.path.removeprefix(f"{self._root}/")} for row in listed if not row.isdir]
 
     def get(self, key: str) -> Any:
         reader = self._client.read(f"{self._root}/{key}")

@@ -40,7 +40,7 @@ def packed_batch(offset: int, key: bytes, size: int) -> bytes:
     """A batch of ``PER_BATCH`` records, ``size`` bytes of zeros in all, compressed."""
     values = {b"everywhere": bytes(size // 2), key: bytes(size // 2), b"gone " + key: None}
     assert len(values) == PER_BATCH
-    records = [Rec(offset=offset + at, key=each, value=values[each]) for at, each in enumerate(values)]
+    records = [Rec(offset=offset + at, key=name, value=values[name]) for at, name in enumerate(values)]
     return batch(records, codec=ZSTD)
 
 
@@ -49,10 +49,10 @@ def packed_log(path: Path, batches: int, size: int, *, grown: bool = False) -> P
 
     ``grown``: they were cleaned, and few small ones came behind them.
     """
-    made = [packed_batch(PER_BATCH * number, b"%d" % number, size) for number in range(batches)]
+    packed = [packed_batch(PER_BATCH * number, b"%d" % number, size) for number in range(batches)]
     end = PER_BATCH * batches
     few = [one(end, "everywhere"), one(end + 1, "0")] if grown else []
-    segments = {0: made, **({end: few} if grown else {}), end + len(few): [one(end + len(few), "active")]}
+    segments = {0: packed, **({end: few} if grown else {}), end + len(few): [one(end + len(few), "active")]}
     partition = write_log(path, segments, high_watermark=end + 9, checkpoint=end if grown else None)
     (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":1}')
     return partition
@@ -60,13 +60,13 @@ def packed_log(path: Path, batches: int, size: int, *, grown: bool = False) -> P
 
 def packed_message_sets(path: Path, count: int, size: int) -> Path:
     """The same in message sets of magic 1."""
-    made = []
+    message_sets = []
     for number in range(count):
         inner = twin.message(0, b"everywhere", bytes(size // 2), magic=1)
         inner += twin.message(1, b"%d" % number, bytes(size // 2), magic=1)
         value = bytes(compress(LZ4, np.frombuffer(inner, np.uint8)))
-        made.append(twin.message(2 * number + 1, None, value, magic=1, attributes=LZ4))
-    return write_log(path, {0: made, 2 * count: [one(2 * count, "active")]})
+        message_sets.append(twin.message(2 * number + 1, None, value, magic=1, attributes=LZ4))
+    return write_log(path, {0: message_sets, 2 * count: [one(2 * count, "active")]})
 
 
 def _cleaned(path: Path) -> None:
@@ -85,7 +85,7 @@ def _horizons(folder: Path) -> None:
 
 
 def _explain(folder: Path) -> None:
-    asked = review.ExplainRequest(
+    request = review.ExplainRequest(
         directories=[folder / "log"],
         topics=[WHERE.topic],
         config=["cleanup.policy=compact"],
@@ -93,16 +93,16 @@ def _explain(folder: Path) -> None:
         no_spark=True,
         force=True,
     )
-    (log,) = review.explain(asked).logs
+    (log,) = review.explain(request).logs
     assert log.status == "would_clean", log.reason
 
 
 def _verify(folder: Path) -> None:
-    asked = review.VerifyRequest(
+    request = review.VerifyRequest(
         before=folder / "log", after=folder / "cleaned", config=["cleanup.policy=compact"],
         topics=[WHERE.topic], now_ms=NOW, no_spark=True,
     )  # fmt: skip
-    (log,) = review.verify(asked).logs
+    (log,) = review.verify(request).logs
     assert log.is_sound, log
 
 
@@ -112,8 +112,8 @@ def _compact(folder: Path) -> None:
     assert TwoPhaseCompactor(InProcessCompactionEngine(1), clock=ManualClock(NOW)).compact(log).changed
 
 
-def _table(folder: Path, **given: str) -> int:
-    options = ReadOptions.of({"path": str(folder / "log"), **given})
+def _table(folder: Path, **arguments: str) -> int:
+    options = ReadOptions.of({"path": str(folder / "log"), **arguments})
     return sum(len(batch) for split in plan(options) for batch in read_split(split, options))
 
 
@@ -152,21 +152,21 @@ ROOMS: dict[str, Callable[[Path], object]] = {
 
 
 def _resident(name: str) -> int:
-    line = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith(name))
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1]) * 1024
 
 
 def main(folder: Path) -> None:
     """Go through all rooms, and say what each took."""
-    found = {}
+    peaks = {}
     for name, room in ROOMS.items():
         room(folder / "small")
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         before = _resident("VmRSS")
         room(folder / "large")
-        found[name] = _resident("VmHWM") - before
-    json.dump(found, sys.stdout)
+        peaks[name] = _resident("VmHWM") - before
+    json.dump(peaks, sys.stdout)
 
 
 if __name__ == "__main__":

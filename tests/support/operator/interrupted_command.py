@@ -19,8 +19,8 @@ HELD_SECONDS = 120
 def held(task: Callable[..., Any], marker: str) -> Callable[..., Any]:
     """A task that does its work and then lasts; handed to workers by value."""
 
-    def holding(*given: Any) -> Iterator[Any]:
-        rows = list(task(*given))
+    def holding(*arguments: Any) -> Iterator[Any]:
+        rows = list(task(*arguments))
         if rows:
             Path(marker).touch()
             time.sleep(HELD_SECONDS)
@@ -35,8 +35,8 @@ def while_java_starts(marker: str) -> None:
 
     start: Any = java.start
 
-    def started(*given: Any, **named: Any) -> Any:
-        process = start(*given, **named)
+    def started(*arguments: Any, **keywords: Any) -> Any:
+        process = start(*arguments, **keywords)
         Path(marker).touch()
         return process
 
@@ -49,9 +49,9 @@ def while_spark_starts(marker: str) -> None:
 
     begin: Any = SparkContext._do_init  # type: ignore[attr-defined]
 
-    def beginning(*given: Any, **named: Any) -> Any:
+    def beginning(*arguments: Any, **keywords: Any) -> Any:
         Path(marker).touch()
-        return begin(*given, **named)
+        return begin(*arguments, **keywords)
 
     SparkContext._do_init = beginning  # type: ignore[attr-defined]
 
@@ -62,9 +62,9 @@ def while_kernels_compile(marker: str) -> None:
 
     compile_extra: Any = compiler.compile_extra
 
-    def compiling(*given: Any, **named: Any) -> Any:
+    def compiling(*arguments: Any, **keywords: Any) -> Any:
         Path(marker).touch()
-        return compile_extra(*given, **named)
+        return compile_extra(*arguments, **keywords)
 
     compiler.compile_extra = compiling
 
@@ -75,10 +75,10 @@ def while_swapping(marker: str) -> None:
 
     replace: Any = destination.replace_segments
 
-    def replacing(*given: Any, **named: Any) -> Any:
+    def replacing(*arguments: Any, **keywords: Any) -> Any:
         Path(marker).touch()
         time.sleep(0.7)
-        return replace(*given, **named)
+        return replace(*arguments, **keywords)
 
     destination.replace_segments = replacing
 
@@ -113,10 +113,10 @@ def while_recovering(marker: str) -> None:
 
     recover: Any = directories.recover_partition
 
-    def recovering(*given: Any, **named: Any) -> Any:
+    def recovering(*arguments: Any, **keywords: Any) -> Any:
         Path(marker).touch()
         time.sleep(1.0)
-        return recover(*given, **named)
+        return recover(*arguments, **keywords)
 
     directories.recover_partition = recovering
 

@@ -26,13 +26,13 @@ CTRL_C = b"\x03"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interrupted:
-    """How a command ended: ``seconds`` from the signal to its end, ``left`` from there until the last process
-    of its session was gone."""
+    """How a command ended: ``seconds`` from the signal to its end, ``left_seconds`` from there until the last
+    process of its session was gone."""
 
     status: int
     seconds: float
     left_seconds: float
-    said: str
+    output: str
 
 
 class _Terminal:
@@ -40,36 +40,36 @@ class _Terminal:
 
     def __init__(self) -> None:
         self.ours, self.theirs = pty.openpty()
-        self.said = b""
+        self.output = b""
 
     def read(self, seconds: float) -> None:
         poll = select.poll()  # ``select`` takes no file number from 1024 on
         poll.register(self.ours, select.POLLIN | select.POLLHUP)
         if poll.poll(1000 * seconds):
             try:
-                self.said += os.read(self.ours, 1 << 16)
+                self.output += os.read(self.ours, 1 << 16)
             except OSError:  # nobody is at the other end
                 time.sleep(seconds)
 
-    def until(self, done: Callable[[], bool], seconds: float) -> float:
+    def until(self, is_done: Callable[[], bool], seconds: float) -> float:
         """How long it took; AssertionError with what was said where it takes too long."""
         began = time.monotonic()
-        while not done():
+        while not is_done():
             self.read(0.02)
-            assert time.monotonic() - began < seconds, self.said.decode(errors="replace")[-3000:]
+            assert time.monotonic() - began < seconds, self.output.decode(errors="replace")[-3000:]
         return time.monotonic() - began
 
 
 def _session_of(leader: int) -> list[psutil.Process]:
     """The processes of a session that still run."""
-    found = []
+    processes = []
     for pid in psutil.pids():
         try:
             if os.getsid(pid) == leader and (process := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
-    return found
+    return processes
 
 
 def interrupt(
@@ -86,7 +86,7 @@ def interrupt(
     folder.mkdir(parents=True, exist_ok=True)
     marker, terminal = folder / "reached", _Terminal()
 
-    def as_a_shell_starts_it() -> None:
+    def as_a_shell_starts_commands() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
@@ -98,13 +98,13 @@ def interrupt(
         stdout=terminal.theirs,
         stderr=terminal.theirs,
         start_new_session=True,
-        preexec_fn=as_a_shell_starts_it,  # noqa: PLW1509
+        preexec_fn=as_a_shell_starts_commands,  # noqa: PLW1509
         env={**os.environ, "PYTHONPATH": path, **(environment or {})},
     )
     os.close(terminal.theirs)
     try:
         terminal.until(lambda: marker.exists() or process.poll() is not None, REACHED_SECONDS)
-        assert process.poll() is None, terminal.said.decode(errors="replace")[-3000:]
+        assert process.poll() is None, terminal.output.decode(errors="replace")[-3000:]
         time.sleep(later)
         began = time.monotonic()
         for number in send:
@@ -114,12 +114,12 @@ def interrupt(
                 process.send_signal(number)
         terminal.until(lambda: process.poll() is not None, ENDED_SECONDS)
         seconds = time.monotonic() - began
-        left = terminal.until(lambda: not _session_of(process.pid), ENDED_SECONDS)
+        left_seconds = terminal.until(lambda: not _session_of(process.pid), ENDED_SECONDS)
         terminal.read(0)
     finally:
-        for each in _session_of(process.pid):
-            each.kill()
+        for orphan in _session_of(process.pid):
+            orphan.kill()
         process.wait()
         os.close(terminal.ours)
-    said = terminal.said.decode(errors="replace")
-    return Interrupted(status=process.returncode, seconds=seconds, left_seconds=left, said=said)
+    output = terminal.output.decode(errors="replace")
+    return Interrupted(status=process.returncode, seconds=seconds, left_seconds=left_seconds, output=output)

@@ -116,19 +116,19 @@ def stage_several(golden: Path, names: Iterable[str], destination: Path) -> tupl
 
 def listing(directory: Path) -> Listing:
     """Every file below a directory: its bytes, mode and modification time."""
-    found = {}
+    files = {}
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             facts = path.stat()
-            found[str(path.relative_to(directory))] = (path.read_bytes(), facts.st_mode, facts.st_mtime_ns)
-    return found
+            files[str(path.relative_to(directory))] = (path.read_bytes(), facts.st_mode, facts.st_mtime_ns)
+    return files
 
 
 def logs_in(directory: Path) -> Listing:
     """What cleaning makes of a log directory: its partitions' files, and the bytes of the checkpoint."""
     checkpoint = directory / "cleaner-offset-checkpoint"
-    found = {name: facts for name, facts in listing(directory).items() if "/" in name}
-    return {**found, checkpoint.name: (checkpoint.read_bytes(), 0, 0)}
+    files = {name: facts for name, facts in listing(directory).items() if "/" in name}
+    return {**files, checkpoint.name: (checkpoint.read_bytes(), 0, 0)}
 
 
 def names_in(directory: Path) -> dict[str, int]:
@@ -170,8 +170,8 @@ def no_leftovers(directory: Path, *allowed: str) -> None:
     """Nothing of ours, and nothing half-done, is in a log directory."""
     odd = (".cleaned", ".swap", ".deleted", ".tmp", ".siltstone")
     names = [path.name for path in directory.rglob("*")]
-    left = [name for name in names if name.endswith(odd) or name.startswith(".siltstone")]
-    assert set(left) <= set(allowed)
+    leftovers = [name for name in names if name.endswith(odd) or name.startswith(".siltstone")]
+    assert set(leftovers) <= set(allowed)
 
 
 def is_root() -> bool:

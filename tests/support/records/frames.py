@@ -9,11 +9,11 @@ NO_TAGS = b"\x00"
 
 def varint(value: int) -> bytes:
     """An unsigned varint."""
-    found = bytearray()
+    encoded = bytearray()
     while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def text(value: str | None) -> bytes:

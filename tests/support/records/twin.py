@@ -128,11 +128,11 @@ def lz4_frame(data: bytes, *, broken_checksum: bool = False) -> bytes:
     checked = LZ4_FRAME + descriptor if broken_checksum else descriptor
     frame = LZ4_FRAME + descriptor + bytes([xxhash.xxh32_intdigest(checked) // 256 % 256])
     for start in range(0, len(data), 65536):
-        plain = data[start : start + 65536]
-        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
-        stored = len(block) >= len(plain)
-        frame += struct.pack("<I", len(plain) | 1 << 31 if stored else len(block)) + (
-            plain if stored else block
+        chunk = data[start : start + 65536]
+        block = bytes(cramjam.lz4.compress_block(chunk, store_size=False))
+        stored = len(block) >= len(chunk)
+        frame += struct.pack("<I", len(chunk) | 1 << 31 if stored else len(block)) + (
+            chunk if stored else block
         )
     return frame + bytes(4)
 
@@ -329,8 +329,8 @@ def _modern(entry: bytes, position: int) -> Batch:
     body = decompress(attributes & 7, entry[61:]) if valid and count else entry[61:]
     records, start = [], 0
     for _ in range(count if valid else 0):
-        found, start = _record(body, start, base, times, bool(attributes & LOG_APPEND))
-        records.append(found)
+        record, start = _record(body, start, base, times, bool(attributes & LOG_APPEND))
+        records.append(record)
     return Batch(
         position=position,
         size=len(entry),
@@ -375,7 +375,7 @@ def _record(
         headers.append((name or b"", content))
     if position != end:
         raise TwinError("record size")
-    found = Record(
+    record = Record(
         offset=base_offset + offset_delta,
         timestamp=times[1] if log_append else times[0] + delta,
         key=key,
@@ -383,7 +383,7 @@ def _record(
         headers=tuple(headers),
         size=end - start,
     )
-    return found, end
+    return record, end
 
 
 def _message(entry: bytes) -> tuple[int, int, int, int, bytes | None, bytes | None]:
@@ -422,11 +422,11 @@ def _legacy(entry: bytes, position: int) -> Batch:
             end = start + 12 + struct.unpack_from(">i", inner, start + 8)[0]
             at, inner_magic, _, own, inner_key, inner_value = _message(inner[start:end])
             stamp = timestamp if magic and inner_magic and attributes & LOG_APPEND else own
-            found = Record(offset=at, timestamp=stamp, key=inner_key, value=inner_value, size=end - start)
-            records.append(found)
+            record = Record(offset=at, timestamp=stamp, key=inner_key, value=inner_value, size=end - start)
+            records.append(record)
             start = end
         base = offset - records[-1].offset if magic else 0
-        records = [_moved(found, base) for found in records]
+        records = [_moved(record, base) for record in records]
     first = records[0].offset if records else offset
     return Batch(
         position=position,
@@ -439,11 +439,11 @@ def _legacy(entry: bytes, position: int) -> Batch:
     )
 
 
-def _moved(found: Record, base: int) -> Record:
+def _moved(record: Record, base: int) -> Record:
     return Record(
-        offset=base + found.offset,
-        timestamp=found.timestamp,
-        key=found.key,
-        value=found.value,
-        size=found.size,
+        offset=base + record.offset,
+        timestamp=record.timestamp,
+        key=record.key,
+        value=record.value,
+        size=record.size,
     )

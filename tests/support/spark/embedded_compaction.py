@@ -43,7 +43,7 @@ def main(folder: Path) -> None:
         compactions, cleaner = st.start_compaction(logs), st.start_cleaner(logs, engine="spark")
         assert running_session() is None, "nothing is started before it is needed"
         log.flush()  # segments are cleaned once they are durable; a thread flushes rolled ones
-        assert [each.status for each in cleaner.clean_once()] == [CLEANED]
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
         session = running_session()
         assert session is not None and type(session) is LateSession, "a small log is cleaned without SQL"
         assert compacted(compactions).status == SUCCESS
@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
         cleaner.clean_once()
         write(log, 90, keys=7, timestamp=THEN)
         log.flush()
-        assert [each.status for each in cleaner.clean_once()] == [CLEANED]
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
     assert running_session() is None
     sys.stdout.write("compacted, killed, compacted\n")
 

@@ -58,8 +58,8 @@ def marked(task: Callable[..., Any], marks: str, seconds: float) -> Callable[...
     """A task of which each attempt leaves a mark when it has written; the first attempt of task 0 then takes
     so long."""
 
-    def marking(*given: Any) -> Iterator[Any]:
-        rows = list(task(*given))
+    def marking(*arguments: Any) -> Iterator[Any]:
+        rows = list(task(*arguments))
         number = _task_number()
         is_first = not list(Path(marks).glob("0.*"))
         Path(marks, f"{number}.{secrets.token_hex(4)}").touch()
@@ -103,8 +103,8 @@ def working(
     """A task that leaves a mark with its executor's process id, and ends when so many executors have worked.
     The first one of all then decommissions: the executor (0) or its worker (1)."""
 
-    def marking(*given: Any) -> Iterator[Any]:
-        rows, javas = list(task(*given)), _javas()
+    def marking(*arguments: Any) -> Iterator[Any]:
+        rows, javas = list(task(*arguments)), _javas()
         Path(marks, f"executor.{javas[0].pid}").touch()
         holds_in_time(lambda: len(list(Path(marks).glob("executor.*"))) >= executors)
         if decommissioned is not None and _is_first(marks, "decommissioned"):
@@ -114,27 +114,27 @@ def working(
     return marking
 
 
-def waiting_for_one_to_leave(task: Callable[..., Any], marks: str) -> Callable[..., Any]:
+def waiting_for_an_executor_to_leave(task: Callable[..., Any], marks: str) -> Callable[..., Any]:
     """A task of which the first attempt of number 0 waits until an executor that has worked has ended."""
 
-    def waiting(*given: Any) -> Iterator[Any]:
+    def waiting(*arguments: Any) -> Iterator[Any]:
         if _task_number() == 0 and _is_first(marks, "waits"):
             others = [int(path.suffix[1:]) for path in Path(marks).glob("executor.*")]
             if holds_in_time(lambda: not all(map(psutil.pid_exists, others))):
                 Path(marks, LEFT).touch()
-        yield from task(*given)
+        yield from task(*arguments)
 
     return waiting
 
 
-def wait_until_all_have_left(session: SparkSession, marks: str) -> None:
+def wait_until_all_executors_have_left(session: SparkSession, marks: str) -> None:
     """Wait until no executor is there any more."""
     if holds_in_time(lambda: not task_slots(session)):
         Path(marks, LEFT).touch()
 
 
-def let_it_happen(what: str, marks: str) -> None:
-    """Replace the tasks of the pipeline by those to which it happens."""
+def replace_tasks(what: str, marks: str) -> None:
+    """Replace the tasks of the pipeline by those to which ``what`` happens."""
     killed = os.path.join(marks, "killed")
     if what in (KILLED, KILLED_IN_REWRITE):
         pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, killed)
@@ -144,18 +144,18 @@ def let_it_happen(what: str, marks: str) -> None:
         pipeline.rewrite_task = marked(pipeline.rewrite_task, marks, LONGER_S if what == TWICE else HELD_S)
     elif what in (EXECUTOR_DECOMMISSIONED, WORKER_DECOMMISSIONED):
         pipeline.merge_task = working(pipeline.merge_task, marks, int(what == WORKER_DECOMMISSIONED))
-        pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
+        pipeline.rewrite_task = waiting_for_an_executor_to_leave(pipeline.rewrite_task, marks)
     elif what == IDLE_WITHIN:
         pipeline.merge_task = working(pipeline.merge_task, marks, executors=2)
-        pipeline.rewrite_task = waiting_for_one_to_leave(pipeline.rewrite_task, marks)
+        pipeline.rewrite_task = waiting_for_an_executor_to_leave(pipeline.rewrite_task, marks)
 
 
 def marking_exchange_stages(marks: str) -> None:
     """Each exchange stage leaves a mark: it succeeded, or its workers gave up."""
     run = jobs.run_in_exchange_stage
 
-    def marking(*given: Any) -> Any:
-        reports = run(*given)
+    def marking(*arguments: Any) -> Any:
+        reports = run(*arguments)
         Path(marks, EXCHANGED if reports is not None else GAVE_UP).touch()
         return reports
 
@@ -165,19 +165,19 @@ def marking_exchange_stages(marks: str) -> None:
 def main(what: str, master: str, directories: str, request: str, settings: str, marks: str) -> None:
     """Clean logs one after another, each spread over all workers."""
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
-    let_it_happen(what, marks)
+    replace_tasks(what, marks)
     marking_exchange_stages(marks)
     largest = EXCHANGE_STAGE_BYTES if what in EXCHANGE_STAGE else SHUFFLES_ONLY
     session = start_session(master, settings=json.loads(settings))
-    said = []
+    outcomes = []
     for number, directory in enumerate(json.loads(directories)):
         if number and what == IDLE_BETWEEN:
-            wait_until_all_have_left(session, marks)
-        asked = app.CleanRequest(directories=[Path(directory)], in_place=True, **json.loads(request))
+            wait_until_all_executors_have_left(session, marks)
+        cleaning = app.CleanRequest(directories=[Path(directory)], in_place=True, **json.loads(request))
         engine = SparkEngine(session, buckets=3, exchange_stage_bytes=largest)
-        (result,) = app.clean(asked, engine=lambda *given, engine=engine: engine).results  # type: ignore[misc]
-        said.append({"status": result.status, "reason": result.reason})
-    sys.stdout.write(json.dumps(said) + "\n")
+        (result,) = app.clean(cleaning, engine=lambda *arguments, engine=engine: engine).results  # type: ignore[misc]
+        outcomes.append({"status": result.status, "reason": result.reason})
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def killing(task: Callable[..., Any], process: int | None, once: str) -> Callabl
     """A task that does its work and kills a process, its own parent for None, the first time, before it can
     say so."""
 
-    def killed(*given: Any) -> Iterator[Any]:
-        rows = list(task(*given))
+    def killed(*arguments: Any) -> Iterator[Any]:
+        rows = list(task(*arguments))
         try:
             os.close(os.open(once, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -50,7 +50,7 @@ def main() -> None:
     golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
     session = start_session("local[2]", java_options=quick_java_options())
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
-    task, said = pipeline.rewrite_task, {}
+    task, outcomes = pipeline.rewrite_task, {}
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)
@@ -60,10 +60,10 @@ def main() -> None:
         pipeline.rewrite_task = killing(task, process, str(folder / f"killed-{whom}"))
         try:
             (result,) = app.clean(stage(golden, SET, folder / whom).request, engine=engine).results
-            said[whom] = {"status": result.status, "reason": result.reason}
+            outcomes[whom] = {"status": result.status, "reason": result.reason}
         except SiltstoneError as error:
-            said[whom] = {"status": "raised", "reason": str(error)}
-    sys.stdout.write(json.dumps(said) + "\n")
+            outcomes[whom] = {"status": "raised", "reason": str(error)}
+    sys.stdout.write(json.dumps(outcomes) + "\n")
     sys.stdout.flush()
     os._exit(0)  # its Java is gone: there is nothing to stop
 

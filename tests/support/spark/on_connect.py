@@ -29,14 +29,14 @@ def reviewed(session: SparkSession, before: Path, after: Path, settings: dict[st
     """What ``explain`` and ``verify`` say."""
     workers = default_task_count(session)
     engine = SparkEngine(session, tasks=workers)
-    asked = review.ExplainRequest(directories=[before], **settings)
-    told = review.explain(asked, engine=lambda: engine)
+    explain_request = review.ExplainRequest(directories=[before], **settings)
+    in_one_task = review.explain(explain_request, engine=lambda: engine)
     explaining.WHOLE_LOG_BYTES = 0
-    spread = review.explain(asked, engine=lambda: engine)
-    second = review.explain(replace(asked, directories=[after], force=True), engine=lambda: engine)
+    spread = review.explain(explain_request, engine=lambda: engine)
+    second = review.explain(replace(explain_request, directories=[after], force=True), engine=lambda: engine)
     request = review.VerifyRequest(before=before, after=after, **settings)
     verdict = review.verify(request, checker=SparkChecker(session, workers))
-    explained = {"explain": told.to_json(), "spread": spread.to_json(), "second": second.to_json()}
+    explained = {"explain": in_one_task.to_json(), "spread": spread.to_json(), "second": second.to_json()}
     return {**explained, "verify": verdict.to_json(), "workers": workers}
 
 
@@ -56,13 +56,13 @@ def tables(session: SparkSession, root: str) -> dict[str, Any]:
     }
 
 
-def main(given: dict[str, Any]) -> None:
+def main(arguments: dict[str, Any]) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    session = SparkSession.builder.remote(given["server"]).getOrCreate()
+    session = SparkSession.builder.remote(arguments["server"]).getOrCreate()
     assert not hasattr(session, "_jsc"), "not a Connect session"
-    found = reviewed(session, Path(given["before"]), Path(given["after"]), given["settings"])
-    found |= tables(session, given["table"])
-    sys.stdout.write(f"{json.dumps(found)}\n")
+    results = reviewed(session, Path(arguments["before"]), Path(arguments["after"]), arguments["settings"])
+    results |= tables(session, arguments["table"])
+    sys.stdout.write(f"{json.dumps(results)}\n")
     session.stop()
 
 

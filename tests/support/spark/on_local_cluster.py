@@ -38,8 +38,8 @@ def where_imported(batches: Any) -> Iterator[pa.RecordBatch]:
 def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., Any]:
     """A task that kills the executor it runs in, the first time, when the others have given their results."""
 
-    def killed(*given: Any) -> Iterator[Any]:
-        for batch in task(*given):
+    def killed(*arguments: Any) -> Iterator[Any]:
+        for batch in task(*arguments):
             try:
                 os.close(os.open(once, os.O_CREAT | os.O_EXCL))
                 time.sleep(OTHERS_TAKE_S)
@@ -55,8 +55,8 @@ def killing_its_executor(task: Callable[..., Any], once: str) -> Callable[..., A
 def in_another_order(task: Callable[..., Any], once: str) -> Callable[..., Any]:
     """A task whose rows come the other way round when it is done again, as they well may."""
 
-    def turned(*given: Any) -> Iterator[Any]:
-        *others, batches = given
+    def turned(*arguments: Any) -> Iterator[Any]:
+        *others, batches = arguments
         rows = list(batches)
         yield from task(*others, rows[::-1] if os.path.exists(once) else rows)
 
@@ -77,21 +77,21 @@ def where_the_secret_shows(session: SparkSession) -> dict[str, Any]:
     return {"there": secret is not None, "javas": javas, "shown": shown}
 
 
-def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, said: dict[str, Any]) -> None:
-    """One cleaning in a log directory of its own; its outcome goes to ``said``."""
+def clean(golden: Path, folder: Path, name: str, engine: app.EngineFactory, outcomes: dict[str, Any]) -> None:
+    """One cleaning in a log directory of its own; its outcome goes to ``outcomes``."""
     (result,) = app.clean(stage(golden, "basic_zipf_ts", folder / name).request, engine=engine).results
-    said[name] = {"status": result.status, "reason": result.reason}
+    outcomes[name] = {"status": result.status, "reason": result.reason}
 
 
 def main() -> None:
     """Import, clean whole and spread, lose an executor."""
     golden, folder = Path(sys.argv[1]), Path(sys.argv[2])
     session = start_session(MASTER)
-    said: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
 
-    asked = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
-    said["imported_from"] = sorted({row.path for row in asked.collect()})
-    said["secret"] = where_the_secret_shows(session)
+    imported = session.range(0, 4, 1, 4).mapInArrow(where_imported, "path string")
+    outcomes["imported_from"] = sorted({row.path for row in imported.collect()})
+    outcomes["secret"] = where_the_secret_shows(session)
 
     def engine(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3, exchange_stage_bytes=SHUFFLES_ONLY)
@@ -99,17 +99,17 @@ def main() -> None:
     def exchanging(request: app.CleanRequest, progress: Progress | None) -> Engine:
         return SparkEngine(session, buckets=3)
 
-    clean(golden, folder, "whole", engine, said)
+    clean(golden, folder, "whole", engine, outcomes)
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[misc,assignment]
-    clean(golden, folder, "spread", engine, said)
-    said["exchanges"] = can_exchange_files(session, 1)
-    clean(golden, folder, "exchanged", exchanging, said)
+    clean(golden, folder, "spread", engine, outcomes)
+    outcomes["exchanges"] = can_exchange_files(session, 1)
+    clean(golden, folder, "exchanged", exchanging, outcomes)
     marker = str(folder / "marker")
     pipeline.merge_task = in_another_order(pipeline.merge_task, marker)
     pipeline.rewrite_task = killing_its_executor(pipeline.rewrite_task, marker)
-    clean(golden, folder, "killed", engine, said)
+    clean(golden, folder, "killed", engine, outcomes)
     session.stop()
-    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.write(json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def cleaned(engine: Engine, before: Path, folder: Path) -> list[tuple[str, str]]
         now_ms=NOW,
         master="own",
     )
-    report = app.clean(request, engine=lambda *given: engine)
+    report = app.clean(request, engine=lambda *arguments: engine)
     return [(result.status, result.reason) for result in report.results]
 
 
-def held(task: Callable[..., Any], *given: Any) -> Iterator[Any]:
+def held(task: Callable[..., Any], *arguments: Any) -> Iterator[Any]:
     """A task that lasts."""
-    yield from task(*given)
+    yield from task(*arguments)
     time.sleep(60)
 
 
@@ -101,16 +101,16 @@ def main(before: str, folder: str, settings: str) -> None:
     pysparks = signal.getsignal(signal.SIGINT)
     app.RunLimits = functools.partial(app.RunLimits, whole_log_bytes=0)  # type: ignore[assignment, misc]
     engine = SparkEngine(session)
-    found: dict[str, object] = {"slots": jobs.task_slots(session), "parallelism": engine.parallelism}
-    found["first"] = cleaned(engine, Path(before), Path(folder, "first"))
-    found["by PySpark's handler"] = interrupted(session, engine, Path(before), Path(folder, "second"))
-    found["same handler"] = signal.getsignal(signal.SIGINT) is pysparks
+    outcomes: dict[str, object] = {"slots": jobs.task_slots(session), "parallelism": engine.parallelism}
+    outcomes["first"] = cleaned(engine, Path(before), Path(folder, "first"))
+    outcomes["by PySpark's handler"] = interrupted(session, engine, Path(before), Path(folder, "second"))
+    outcomes["same handler"] = signal.getsignal(signal.SIGINT) is pysparks
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    found["by Python's handler"] = interrupted(session, engine, Path(before), Path(folder, "third"))
+    outcomes["by Python's handler"] = interrupted(session, engine, Path(before), Path(folder, "third"))
     java: Any = session.sparkContext._gateway
     with at_the_first_job(session, java.proc.kill):
-        found["without Java"] = cleaned(engine, Path(before), Path(folder, "fourth"))
-    sys.stdout.write(f"{json.dumps(found)}\n")
+        outcomes["without Java"] = cleaned(engine, Path(before), Path(folder, "fourth"))
+    sys.stdout.write(f"{json.dumps(outcomes)}\n")
 
 
 if __name__ == "__main__":

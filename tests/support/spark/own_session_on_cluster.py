@@ -23,19 +23,19 @@ def main(master: str, directory: str, out: str, keywords: str, settings: str) ->
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    before, said, given = {name: session.conf.get(name) for name in SETTINGS}, {}, json.loads(keywords)
-    said["explained"] = [log.status for log in st.explain(directory, engine="spark", **given).logs]
-    outcome = st.clean(directory, out=out, spark_conf={"spark.sql.shuffle.partitions": 7}, **given)
-    said["cleaned"] = [result.status for result in outcome.results]
-    said["engine"] = outcome.engine
-    said["verified"] = st.verify(directory, out, engine="spark", **given).is_sound
+    before, answers, arguments = {name: session.conf.get(name) for name in SETTINGS}, {}, json.loads(keywords)
+    answers["explained"] = [log.status for log in st.explain(directory, engine="spark", **arguments).logs]
+    outcome = st.clean(directory, out=out, spark_conf={"spark.sql.shuffle.partitions": 7}, **arguments)
+    answers["cleaned"] = [result.status for result in outcome.results]
+    answers["engine"] = outcome.engine
+    answers["verified"] = st.verify(directory, out, engine="spark", **arguments).is_sound
     try:
-        st.clean(directory, dry_run=True, force=True, spark_conf={"spark.executor.memory": "9g"}, **given)
+        st.clean(directory, dry_run=True, force=True, spark_conf={"spark.executor.memory": "9g"}, **arguments)
     except EngineError as error:
-        said["too late"] = str(error)
-    said["unchanged"] = before == {name: session.conf.get(name) for name in SETTINGS}
-    said["own"] = session.range(3).count()
-    sys.stdout.write(json.dumps(said) + "\n")
+        answers["too late"] = str(error)
+    answers["unchanged"] = before == {name: session.conf.get(name) for name in SETTINGS}
+    answers["own"] = session.range(3).count()
+    sys.stdout.write(json.dumps(answers) + "\n")
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class Cluster:
 
     def run(self, command: Sequence[str], kind: str = INSTALLED, **environment: str) -> str:
         """Run a driver; its standard output."""
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             cwd=REPOSITORY,
             env=self.environment(kind) | environment,
@@ -73,8 +73,8 @@ class Cluster:
             check=False,
             timeout=COMMAND_S,
         )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout
+        assert completed.returncode == 0, completed.stdout[-2000:] + completed.stderr[-4000:]
+        return completed.stdout
 
     def siltstone(
         self,
@@ -114,13 +114,13 @@ def _java(
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
 
-def _said(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
+def _printed(process: subprocess.Popen[bytes], log: Path, pattern: str) -> str:
     """Wait until a process has printed a line; the group of the pattern."""
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
-        found = re.search(pattern, log.read_text(errors="replace"))
-        if found is not None:
-            return found[1]
+        match = re.search(pattern, log.read_text(errors="replace"))
+        if match is not None:
+            return match[1]
         time.sleep(0.1)
     raise AssertionError(log.read_text(errors="replace")[-3000:])
 
@@ -159,14 +159,16 @@ def standalone_cluster(
     with contextlib.ExitStack() as stack:
         master = _java("master", [*_PORTS, "127.0.0.1"], folder, base)
         stack.callback(_stop, master)
-        url = _said(master, folder / "master.log", r"Starting Spark master at (spark://\S+)")
+        url = _printed(master, folder / "master.log", r"Starting Spark master at (spark://\S+)")
         started = []
         for number in range(1, workers + 1):
             place, words = folder / f"worker-{number}", ["--cores", "1", "--memory", memory, url]
             started.append(_worker(place, f"127.0.0.{number}", words, base, hiding(hidden)))
             stack.callback(_stop, started[-1])
         for number, worker in enumerate(started, 1):
-            _said(worker, folder / f"worker-{number}" / "worker.log", "(Successfully registered with master)")
+            _printed(
+                worker, folder / f"worker-{number}" / "worker.log", "(Successfully registered with master)"
+            )
         yield Cluster(master=url, folder=folder)
 
 

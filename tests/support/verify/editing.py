@@ -36,9 +36,9 @@ class Edited:
 
     def rebuilt(self, records: Sequence[twin.Record] | None = None, **shape: Any) -> bytes:
         """The batch with other records, or another header."""
-        mine, header = self.records if records is None else records, self.header
+        contents, header = self.records if records is None else records, self.header
         bits = header.attributes
-        given = {
+        header_fields = {
             "base_offset": header.base_offset,
             "leader_epoch": header.leader_epoch,
             "codec": bits & CODEC,
@@ -52,11 +52,11 @@ class Edited:
             "last_offset": header.last_offset,
             **shape,
         }
-        plain = [
+        recs = [
             Rec(offset=r.offset, key=r.key, value=r.value, timestamp=r.timestamp, headers=r.headers)
-            for r in mine
+            for r in contents
         ]
-        return batch(plain, **given)  # type: ignore[arg-type]
+        return batch(recs, **header_fields)  # type: ignore[arg-type]
 
 
 _FIELDS = (
@@ -75,11 +75,11 @@ def patched(raw: bytes, **changes: int) -> bytes:
 
 def read_batches(partition: Path, base: int) -> list[Edited]:
     """The batches of a segment."""
-    found = []
+    batches = []
     for header, raw in headers_of((partition / f"{base:020}.log").read_bytes()):
         (entry,) = twin.decode_log(raw)
-        found.append(Edited(header=header, records=entry.records, raw=raw))
-    return found
+        batches.append(Edited(header=header, records=entry.records, raw=raw))
+    return batches
 
 
 def bases(partition: Path) -> list[int]:
@@ -112,83 +112,85 @@ class Spoiler:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def choose(
-        self, wanted: Callable[[Edited], bool], *, active: bool = False
+        self, fits: Callable[[Edited], bool], *, active: bool = False
     ) -> tuple[int, int, list[Edited]]:
         """(segment, number of the batch, all its batches) of one that will do."""
         places = bases(self.partition)[-1:] if active else self.closed
-        found = [
+        candidates = [
             (base, number, batches)
             for base in places
             for batches in [read_batches(self.partition, base)]
-            for number, each in enumerate(batches)
-            if wanted(each)
+            for number, batch in enumerate(batches)
+            if fits(batch)
         ]
-        assert found, "nothing there to be spoiled"
-        return self.random.choice(found)
+        assert candidates, "nothing there to be spoiled"
+        return self.random.choice(candidates)
 
     def change(
-        self, wanted: Callable[[Edited], bool], edit: Callable[[Edited], bytes], **topic_partition: bool
+        self, fits: Callable[[Edited], bool], edit: Callable[[Edited], bytes], **topic_partition: bool
     ) -> None:
         """Put what ``edit`` makes of one batch in its place."""
-        base, number, batches = self.choose(wanted, **topic_partition)
-        raw = [each.raw for each in batches]
+        base, number, batches = self.choose(fits, **topic_partition)
+        raw = [batch.raw for batch in batches]
         raw[number] = edit(batches[number])
         self.write(base, raw)
 
-    def change_record(self, wanted: Callable[[twin.Record], bool] = lambda _: True, **changes: Any) -> None:
+    def change_record(self, fits: Callable[[twin.Record], bool] = lambda _: True, **changes: Any) -> None:
         """Change one data record in place."""
 
-        def will_do(each: Edited) -> bool:
-            return each.is_data and any(map(wanted, each.records))
+        def will_do(batch: Edited) -> bool:
+            return batch.is_data and any(map(fits, batch.records))
 
-        def edit(each: Edited) -> bytes:
-            number = self.random.choice([i for i, record in enumerate(each.records) if wanted(record)])
-            records = list(each.records)
+        def edit(batch: Edited) -> bytes:
+            number = self.random.choice([i for i, record in enumerate(batch.records) if fits(record)])
+            records = list(batch.records)
             records[number] = replace(records[number], **changes)
-            return each.rebuilt(records)
+            return batch.rebuilt(records)
 
         self.change(will_do, edit)
 
-    def drop_record(self, wanted: Callable[[Edited, twin.Record], bool]) -> None:
+    def drop_record(self, fits: Callable[[Edited, twin.Record], bool]) -> None:
         """Take one record away; a batch that loses all goes with it."""
 
-        def will_do(each: Edited) -> bool:
-            return each.is_data and any(wanted(each, record) for record in each.records)
+        def will_do(batch: Edited) -> bool:
+            return batch.is_data and any(fits(batch, record) for record in batch.records)
 
-        def edit(each: Edited) -> bytes:
-            gone = self.random.choice([record for record in each.records if wanted(each, record)])
-            left = [record for record in each.records if record is not gone]
-            return each.rebuilt(left) if left else b""
+        def edit(batch: Edited) -> bytes:
+            dropped = self.random.choice([record for record in batch.records if fits(batch, record)])
+            remaining = [record for record in batch.records if record is not dropped]
+            return batch.rebuilt(remaining) if remaining else b""
 
         self.change(will_do, edit)
 
-    def restore(self, wanted: Callable[[twin.Record, Edited], bool]) -> None:
+    def restore(self, fits: Callable[[twin.Record, Edited], bool]) -> None:
         """Put a record of BEFORE back that AFTER has not, into its batch or as its whole batch again."""
         candidates = []
         new = {
-            each.header.base_offset: (base, each)
+            batch.header.base_offset: (base, batch)
             for base in self.closed
-            for each in read_batches(self.partition, base)
+            for batch in read_batches(self.partition, base)
         }
         edges = self.closed
         for base in bases(self.pair.original)[:-1]:
             for old in read_batches(self.pair.original, base):
-                there = new.get(old.header.base_offset)
-                kept = {record.offset for record in there[1].records} if there else set()
-                missing = [r for r in old.records if r.offset not in kept and wanted(r, old)]
+                counterpart = new.get(old.header.base_offset)
+                retained = {record.offset for record in counterpart[1].records} if counterpart else set()
+                missing = [r for r in old.records if r.offset not in retained and fits(r, old)]
                 homes = [edge for edge in edges if edge <= old.header.base_offset]
                 if missing and homes and old.header.base_offset < self.end_of(homes[-1]):
-                    candidates.append((homes[-1], old, there[1] if there else None, missing))
+                    candidates.append((homes[-1], old, counterpart[1] if counterpart else None, missing))
         assert candidates, "nothing there to be put back"
-        home, old, there, missing = self.random.choice(candidates)
+        home, old, counterpart, missing = self.random.choice(candidates)
         back = self.random.choice(missing)
-        base_shape: dict[str, Any] = {"codec": 0} if there is None else {}
-        records = sorted([*(there.records if there else ()), back], key=lambda each: each.offset)
-        raw = (there or old).rebuilt(records, **base_shape)
-        batches = {each.header.base_offset: each.raw for each in read_batches(self.partition, home)}
+        base_shape: dict[str, Any] = {"codec": 0} if counterpart is None else {}
+        records = sorted(
+            [*(counterpart.records if counterpart else ()), back], key=lambda record: record.offset
+        )
+        raw = (counterpart or old).rebuilt(records, **base_shape)
+        batches = {batch.header.base_offset: batch.raw for batch in read_batches(self.partition, home)}
         batches[old.header.base_offset] = raw
-        self.write(home, [batches[each] for each in sorted(batches)])
+        self.write(home, [batches[base] for base in sorted(batches)])
 
     def end_of(self, base: int) -> int:
         """The base of the next segment."""
-        return next(each for each in bases(self.partition) if each > base)
+        return next(following for following in bases(self.partition) if following > base)

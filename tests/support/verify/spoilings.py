@@ -24,8 +24,8 @@ from tests.support.verify.editing import (
 )
 
 
-def _is_value(each: Edited, record: Record) -> bool:
-    return each.is_data and record.key is not None and record.value is not None
+def _is_value(batch: Edited, record: Record) -> bool:
+    return batch.is_data and record.key is not None and record.value is not None
 
 
 def lose_a_value(s: Spoiler) -> None:
@@ -33,7 +33,9 @@ def lose_a_value(s: Spoiler) -> None:
 
 
 def lose_a_batch(s: Spoiler) -> None:
-    s.change(lambda each: each.is_data and any(r.value is not None for r in each.records), lambda each: b"")
+    s.change(
+        lambda batch: batch.is_data and any(r.value is not None for r in batch.records), lambda batch: b""
+    )
 
 
 def lose_a_segment(s: Spoiler) -> None:
@@ -90,8 +92,8 @@ def put_an_aborted_record_back(s: Spoiler) -> None:
     spans = list(zip(owners, starts, ends, strict=True))
 
     def aborted(record: Record, old: Edited) -> bool:
-        mine = (old.header.producer_id, record.offset)
-        inside = any(owner == mine[0] and first <= mine[1] <= last for owner, first, last in spans)
+        place = (old.header.producer_id, record.offset)
+        inside = any(owner == place[0] and first <= place[1] <= last for owner, first, last in spans)
         return bool(old.header.attributes & TRANSACTIONAL) and old.is_data and inside
 
     s.restore(aborted)
@@ -122,7 +124,7 @@ def clean_nothing(s: Spoiler) -> None:
 
 
 def swap_two_batches(s: Spoiler) -> None:
-    base, number, batches = s.choose(lambda each: True)
+    base, number, batches = s.choose(lambda batch: True)
     if len(batches) < 2:
         s.random.shuffle(batches)
     raw = [batch.raw for batch in batches]
@@ -132,134 +134,136 @@ def swap_two_batches(s: Spoiler) -> None:
 
 
 def repeat_a_batch(s: Spoiler) -> None:
-    s.change(lambda each: True, lambda each: each.raw * 2)
+    s.change(lambda batch: True, lambda batch: batch.raw * 2)
 
 
 def move_a_batch(s: Spoiler) -> None:
-    def wanted(each: Edited) -> bool:
-        return each.header.last_offset - each.header.base_offset > 1 and bool(each.records)
+    def is_long(batch: Edited) -> bool:
+        return batch.header.last_offset - batch.header.base_offset > 1 and bool(batch.records)
 
-    s.change(wanted, lambda each: patched(each.raw, base_offset=each.header.base_offset + 1))
+    s.change(is_long, lambda batch: patched(batch.raw, base_offset=batch.header.base_offset + 1))
 
 
 def shorten_a_batch(s: Spoiler) -> None:
     """Its last offset is another one: a reader's next fetch, or a producer's duplicate, goes wrong."""
 
-    def wanted(each: Edited) -> bool:
-        last = each.records[-1].offset if each.records else each.header.last_offset
-        return last < each.header.last_offset and each.is_data
+    def ends_beyond_its_records(batch: Edited) -> bool:
+        last = batch.records[-1].offset if batch.records else batch.header.last_offset
+        return last < batch.header.last_offset and batch.is_data
 
-    def edit(each: Edited) -> bytes:
-        return patched(each.raw, last_delta=each.header.last_offset - each.header.base_offset - 1)
+    def edit(batch: Edited) -> bytes:
+        return patched(batch.raw, last_delta=batch.header.last_offset - batch.header.base_offset - 1)
 
-    s.change(wanted, edit)
+    s.change(ends_beyond_its_records, edit)
 
 
 def merge_two_batches(s: Spoiler) -> None:
     for base in s.random.sample(s.closed, len(s.closed)):
         batches = read_batches(s.partition, base)
         for number in range(len(batches) - 1):
-            one, two = batches[number : number + 2]
-            if one.is_data and two.is_data and one.records and two.records:
-                both = one.rebuilt([*one.records, *two.records], last_offset=two.header.last_offset)
+            first, second = batches[number : number + 2]
+            if first.is_data and second.is_data and first.records and second.records:
+                merged = first.rebuilt(
+                    [*first.records, *second.records], last_offset=second.header.last_offset
+                )
                 raw = [batch.raw for batch in batches]
-                s.write(base, [*raw[:number], both, *raw[number + 2 :]])
+                s.write(base, [*raw[:number], merged, *raw[number + 2 :]])
                 return
     raise AssertionError("no neighbours")
 
 
 def invent_a_record(s: Spoiler) -> None:
-    def room(each: Edited) -> list[int]:
-        known = {record.offset for record in each.records}
-        return [o for o in range(each.header.base_offset, each.header.last_offset + 1) if o not in known]
+    def room(batch: Edited) -> list[int]:
+        known = {record.offset for record in batch.records}
+        return [o for o in range(batch.header.base_offset, batch.header.last_offset + 1) if o not in known]
 
-    def edit(each: Edited) -> bytes:
+    def edit(batch: Edited) -> bytes:
         old = {
             record.offset
             for base in bases(s.pair.original)
-            for batch in read_batches(s.pair.original, base)
-            for record in batch.records
+            for original in read_batches(s.pair.original, base)
+            for record in original.records
         }
-        free = [offset for offset in room(each) if offset in old] or room(each)
+        free = [offset for offset in room(batch) if offset in old] or room(batch)
         new = Record(
-            offset=s.random.choice(free), timestamp=each.records[0].timestamp, key=b"new", value=b"new"
+            offset=s.random.choice(free), timestamp=batch.records[0].timestamp, key=b"new", value=b"new"
         )
-        return each.rebuilt(sorted([*each.records, new], key=lambda record: record.offset))
+        return batch.rebuilt(sorted([*batch.records, new], key=lambda record: record.offset))
 
-    s.change(lambda each: each.is_data and bool(each.records) and bool(room(each)), edit)
+    s.change(lambda batch: batch.is_data and bool(batch.records) and bool(room(batch)), edit)
 
 
 def another_epoch(s: Spoiler) -> None:
-    s.change(lambda each: True, lambda each: patched(each.raw, leader_epoch=7))
+    s.change(lambda batch: True, lambda batch: patched(batch.raw, leader_epoch=7))
 
 
 def another_producer_epoch(s: Spoiler) -> None:
     s.change(
-        lambda each: each.header.producer_id >= 0,
-        lambda each: patched(each.raw, producer_epoch=each.header.producer_epoch + 1),
+        lambda batch: batch.header.producer_id >= 0,
+        lambda batch: patched(batch.raw, producer_epoch=batch.header.producer_epoch + 1),
     )
 
 
 def another_sequence(s: Spoiler) -> None:
     s.change(
-        lambda each: each.header.base_sequence >= 0,
-        lambda each: patched(each.raw, base_sequence=each.header.base_sequence + 1),
+        lambda batch: batch.header.base_sequence >= 0,
+        lambda batch: patched(batch.raw, base_sequence=batch.header.base_sequence + 1),
     )
 
 
 def another_codec(s: Spoiler) -> None:
-    s.change(lambda each: each.is_data and bool(each.records), lambda each: each.rebuilt(codec=1))
+    s.change(lambda batch: batch.is_data and bool(batch.records), lambda batch: batch.rebuilt(codec=1))
 
 
 def another_timestamp_type(s: Spoiler) -> None:
     s.change(
-        lambda each: each.is_data and len({record.timestamp for record in each.records}) == 1,
-        lambda each: patched(each.raw, attributes=each.header.attributes | 0x08),
+        lambda batch: batch.is_data and len({record.timestamp for record in batch.records}) == 1,
+        lambda batch: patched(batch.raw, attributes=batch.header.attributes | 0x08),
     )
 
 
 def another_largest_timestamp(s: Spoiler) -> None:
     s.change(
-        lambda each: each.is_data and bool(each.records) and each.header.count < _span(each),
-        lambda each: patched(each.raw, max_timestamp=each.header.max_timestamp + 1),
+        lambda batch: batch.is_data and bool(batch.records) and batch.header.count < _span(batch),
+        lambda batch: patched(batch.raw, max_timestamp=batch.header.max_timestamp + 1),
     )
 
 
-def _span(each: Edited) -> int:
-    return each.header.last_offset - each.header.base_offset + 1
+def _span(batch: Edited) -> int:
+    return batch.header.last_offset - batch.header.base_offset + 1
 
 
 def rewrite_for_nothing(s: Spoiler) -> None:
     """A batch that lost nothing gets other bytes for the same records."""
-    whole = {
+    original_counts = {
         batch.header.base_offset: len(batch.records)
         for base in bases(s.pair.original)
         for batch in read_batches(s.pair.original, base)
     }
 
-    def wanted(each: Edited) -> bool:
-        plain = each.is_data and not each.header.attributes & HORIZON
-        return plain and len(each.records) == whole[each.header.base_offset] > 1
+    def lost_nothing(batch: Edited) -> bool:
+        is_unstamped = batch.is_data and not batch.header.attributes & HORIZON
+        return is_unstamped and len(batch.records) == original_counts[batch.header.base_offset] > 1
 
-    def edit(each: Edited) -> bytes:
-        attributes = each.header.attributes | 0x80
-        return patched(each.raw, attributes=attributes)
+    def edit(batch: Edited) -> bytes:
+        attributes = batch.header.attributes | 0x80
+        return patched(batch.raw, attributes=attributes)
 
-    s.change(wanted, edit)
+    s.change(lost_nothing, edit)
 
 
 def lose_a_fresh_tombstone(s: Spoiler) -> None:
-    s.drop_record(lambda each, record: record.value is None)
+    s.drop_record(lambda batch, record: record.value is None)
 
 
 def forget_a_horizon(s: Spoiler) -> None:
-    s.change(lambda each: bool(each.tombstones), lambda each: each.rebuilt(delete_horizon_ms=None))
+    s.change(lambda batch: bool(batch.tombstones), lambda batch: batch.rebuilt(delete_horizon_ms=None))
 
 
 def shift_a_horizon(s: Spoiler) -> None:
     s.change(
-        lambda each: bool(each.tombstones),
-        lambda each: each.rebuilt(delete_horizon_ms=each.header.base_timestamp - 1),
+        lambda batch: bool(batch.tombstones),
+        lambda batch: batch.rebuilt(delete_horizon_ms=batch.header.base_timestamp - 1),
     )
 
 
@@ -283,34 +287,34 @@ def stamp_without_need(s: Spoiler) -> None:
         if batch.header.attributes & HORIZON
     )
     s.change(
-        lambda each: each.is_data and bool(each.records) and not each.tombstones,
-        lambda each: each.rebuilt(delete_horizon_ms=horizon),
+        lambda batch: batch.is_data and bool(batch.records) and not batch.tombstones,
+        lambda batch: batch.rebuilt(delete_horizon_ms=horizon),
     )
 
 
 def lose_a_marker(s: Spoiler) -> None:
-    s.change(lambda each: not each.is_data and bool(each.records), lambda each: b"")
+    s.change(lambda batch: not batch.is_data and bool(batch.records), lambda batch: b"")
 
 
 def stamp_a_marker_early(s: Spoiler) -> None:
     s.change(
-        lambda each: not each.is_data and not each.header.attributes & HORIZON and bool(each.records),
-        lambda each: each.rebuilt(delete_horizon_ms=each.header.base_timestamp + 1000),
+        lambda batch: not batch.is_data and not batch.header.attributes & HORIZON and bool(batch.records),
+        lambda batch: batch.rebuilt(delete_horizon_ms=batch.header.base_timestamp + 1000),
     )
 
 
 def turn_an_abort_into_a_commit(s: Spoiler) -> None:
-    def wanted(each: Edited) -> bool:
-        return not each.is_data and bool(each.records) and each.records[0].key == b"\0\0\0\0"
+    def is_abort(batch: Edited) -> bool:
+        return not batch.is_data and bool(batch.records) and batch.records[0].key == b"\0\0\0\0"
 
-    def edit(each: Edited) -> bytes:
-        (record,) = each.records
+    def edit(batch: Edited) -> bytes:
+        (record,) = batch.records
         changed = Record(
             offset=record.offset, timestamp=record.timestamp, key=b"\0\0\0\1", value=record.value
         )
-        return each.rebuilt([changed])
+        return batch.rebuilt([changed])
 
-    s.change(wanted, edit)
+    s.change(is_abort, edit)
 
 
 def put_an_old_marker_back(s: Spoiler) -> None:
@@ -319,11 +323,11 @@ def put_an_old_marker_back(s: Spoiler) -> None:
 
 def _aborted(partition: Path) -> list[dict[str, int]]:
 
-    found = []
+    entries = []
     for path in sorted(partition.glob("*.txnindex")):
         for row in np.frombuffer(path.read_bytes(), TRANSACTION_ENTRY):
-            found.append({name: int(row[name]) for name in TRANSACTION_ENTRY.names or ()})
-    return found
+            entries.append({name: int(row[name]) for name in TRANSACTION_ENTRY.names or ()})
+    return entries
 
 
 def lose_an_aborted_entry(s: Spoiler) -> None:
@@ -341,40 +345,40 @@ def change_an_aborted_entry(s: Spoiler) -> None:
 
 
 def lose_a_producers_last_batch(s: Spoiler) -> None:
-    s.change(lambda each: each.header.count == 0, lambda each: b"")
+    s.change(lambda batch: batch.header.count == 0, lambda batch: b"")
 
 
 def keep_an_empty_batch(s: Spoiler) -> None:
     """One that no producer needs, where a batch lost all."""
-    there = {batch.header.base_offset for base in s.closed for batch in read_batches(s.partition, base)}
+    present = {batch.header.base_offset for base in s.closed for batch in read_batches(s.partition, base)}
     old = [
         batch
         for base in bases(s.pair.original)
         for batch in read_batches(s.pair.original, base)
-        if batch.is_data and batch.header.base_offset not in there and base < s.closed[-1]
+        if batch.is_data and batch.header.base_offset not in present and base < s.closed[-1]
     ]
-    each = s.random.choice(old)
-    home = max(base for base in s.closed if base <= each.header.base_offset)
+    lost = s.random.choice(old)
+    home = max(base for base in s.closed if base <= lost.header.base_offset)
     empty = patched(
-        each.raw[:61], size=49, attributes=each.header.attributes & ~0x47, base_timestamp=-1, count=0
+        lost.raw[:61], size=49, attributes=lost.header.attributes & ~0x47, base_timestamp=-1, count=0
     )
-    batches = {one.header.base_offset: one.raw for one in read_batches(s.partition, home)}
-    batches[each.header.base_offset] = empty
+    batches = {batch.header.base_offset: batch.raw for batch in read_batches(s.partition, home)}
+    batches[lost.header.base_offset] = empty
     s.write(home, [batches[base] for base in sorted(batches)])
 
 
 def empty_batch_with_a_time(s: Spoiler) -> None:
-    s.change(lambda each: each.header.count == 0, lambda each: patched(each.raw, base_timestamp=5))
+    s.change(lambda batch: batch.header.count == 0, lambda batch: patched(batch.raw, base_timestamp=5))
 
 
 def _index(s: Spoiler, kind: str, minimum: int) -> Path:
-    found = [
+    paths = [
         path
         for base in s.closed
         for path in [s.partition / f"{base:020}.{kind}"]
         if path.stat().st_size >= minimum
     ]
-    return s.random.choice(found)
+    return s.random.choice(paths)
 
 
 def shift_an_index_entry(s: Spoiler) -> None:
@@ -420,7 +424,7 @@ def lose_a_time_index(s: Spoiler) -> None:
 
 
 def change_the_active_segment(s: Spoiler) -> None:
-    s.change(lambda each: bool(each.records), lambda each: patched(each.raw, leader_epoch=9), active=True)
+    s.change(lambda batch: bool(batch.records), lambda batch: patched(batch.raw, leader_epoch=9), active=True)
 
 
 def lose_the_end(s: Spoiler) -> None:

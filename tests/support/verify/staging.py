@@ -42,8 +42,8 @@ class Pair:
 
     def verdict(self, checker: Checker = check_in_process) -> LogVerdict:
         """Check it."""
-        (found,) = verify([self.before], [self.after], checker, lambda _: self.settings).logs
-        return found
+        (verdict,) = verify([self.before], [self.after], checker, lambda _: self.settings).logs
+        return verdict
 
 
 def stage_pair(case: golden_sets.Case, round_: golden_sets.Round, path: Path) -> Pair:

@@ -33,8 +33,8 @@ def describe_configs(side: Side, versions: range) -> None:
     for version in versions:
 
         def ask(what: str, kind: int, name: str, *keys: str, version: int = version, **options: bool) -> None:
-            asked = _described(kind, name, list(keys) or None)
-            side.ask(what, DESCRIBE_CONFIGS, version, resources=[asked], **options)
+            resource = _described(kind, name, list(keys) or None)
+            side.ask(what, DESCRIBE_CONFIGS, version, resources=[resource], **options)
 
         ask("some", TOPIC, "configs-some")
         ask("none", TOPIC, "configs-none")
@@ -55,8 +55,8 @@ def describe_configs(side: Side, versions: range) -> None:
         ask("bad topic", TOPIC, "a/b")
         ask("unknown kind", 3, "x")
         no_keys = _described(TOPIC, "configs-some", [])
-        asked = [_described(TOPIC, "configs-none", ["retention.ms"]), _described(3, "x", None)]
-        side.ask("unknown kind beside a topic", DESCRIBE_CONFIGS, version, resources=asked)
+        resources = [_described(TOPIC, "configs-none", ["retention.ms"]), _described(3, "x", None)]
+        side.ask("unknown kind beside a topic", DESCRIBE_CONFIGS, version, resources=resources)
         side.ask("no keys", DESCRIBE_CONFIGS, version, resources=[no_keys])
         side.ask("no resources", DESCRIBE_CONFIGS, version, resources=[])
         twice = [_described(TOPIC, "configs-none", ["retention.ms"])] * 2
@@ -65,13 +65,15 @@ def describe_configs(side: Side, versions: range) -> None:
 
 def _of_logs(side: Side, version: int) -> None:
     """All settings of the broker that are about logs, but for those that the two do not share."""
-    asked = _described(BROKER, str(NODE), None)
-    (result,) = side.quietly(DESCRIBE_CONFIGS, version, resources=[asked], include_synonyms=True)["results"]
-    others = ("log.dir", "log.cleaner.enable", "log.remote", "log.local")
+    resource = _described(BROKER, str(NODE), None)
+    (result,) = side.quietly(DESCRIBE_CONFIGS, version, resources=[resource], include_synonyms=True)[
+        "results"
+    ]
+    unshared = ("log.dir", "log.cleaner.enable", "log.remote", "log.local")
     configs = [
-        each
-        for each in result["configs"]
-        if each["name"].startswith("log.") and not each["name"].startswith(others)
+        config
+        for config in result["configs"]
+        if config["name"].startswith("log.") and not config["name"].startswith(unshared)
     ]
     side.keep(f"settings of logs v{version}", {**result, "configs": configs})
 
@@ -88,8 +90,8 @@ def incremental_alter_configs(side: Side, versions: range) -> None:
         _refused_operations(side, version, topic)
 
         def ask(what: str, *changes: dict[str, Any], version: int = version, topic: str = topic) -> None:
-            asked = [_changed(TOPIC, topic, *changes)]
-            side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=asked)
+            resources = [_changed(TOPIC, topic, *changes)]
+            side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=resources)
 
         checked = [_changed(TOPIC, topic, _change("retention.ms", SET, "77"))]
         side.ask("checked", INCREMENTAL_ALTER_CONFIGS, version, resources=checked, validate_only=True)
@@ -101,8 +103,8 @@ def incremental_alter_configs(side: Side, versions: range) -> None:
         ask("subtract what is not there", _change("cleanup.policy", SUBTRACT, "delete"))
         ask("set", _change("retention.ms", SET, "88000"), _change("max.message.bytes", SET, "2000"))
         ask("delete", _change("segment.ms", DELETE), _change("flush.ms", DELETE))
-        wanted = {"retention.ms": "88000", "cleanup.policy": "compact", "segment.ms": "604800000"}
-        _described_when(side, f"topic after v{version}", topic, wanted)
+        expected = {"retention.ms": "88000", "cleanup.policy": "compact", "segment.ms": "604800000"}
+        _described_when(side, f"topic after v{version}", topic, expected)
     _of_broker(side, versions[-1])
 
 
@@ -137,10 +139,10 @@ def _refused_operations(side: Side, version: int, topic: str) -> None:
         "append nothing": _change("cleanup.policy", APPEND, ""),
     }
     for what, change in checked.items():
-        asked = [_changed(TOPIC, topic, change)]
-        side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=asked, validate_only=True)
-    one = _changed(TOPIC, topic, retention)
-    side.ask("resource twice", INCREMENTAL_ALTER_CONFIGS, version, resources=[one, one])
+        resources = [_changed(TOPIC, topic, change)]
+        side.ask(what, INCREMENTAL_ALTER_CONFIGS, version, resources=resources, validate_only=True)
+    repeated = _changed(TOPIC, topic, retention)
+    side.ask("resource twice", INCREMENTAL_ALTER_CONFIGS, version, resources=[repeated, repeated])
 
 
 def _two_errors() -> dict[str, dict[str, Any]]:
@@ -165,14 +167,14 @@ def _of_broker(side: Side, version: int) -> None:
     """A dynamic setting of this broker and of all brokers, and back."""
     for what, name in (("this broker", str(NODE)), ("all brokers", "")):
         for operation, value in ((SET, "345"), (DELETE, None)):
-            asked = [_changed(BROKER, name, _change(DYNAMIC, operation, value))]
-            side.ask(f"{what} {operation}", INCREMENTAL_ALTER_CONFIGS, version, resources=asked)
+            resources = [_changed(BROKER, name, _change(DYNAMIC, operation, value))]
+            side.ask(f"{what} {operation}", INCREMENTAL_ALTER_CONFIGS, version, resources=resources)
 
-            def there(value: str | None = value) -> bool:
+            def is_applied(value: str | None = value) -> bool:
                 (config,) = _of(side, BROKER, str(NODE), [DYNAMIC])
                 return bool((config["value"] == "345") == (value == "345"))
 
-            side.until(there, f"{DYNAMIC} of {what}")
+            side.until(is_applied, f"{DYNAMIC} of {what}")
             described = _described(BROKER, str(NODE), [DYNAMIC])
             side.ask(
                 f"described {what} {operation}",
@@ -201,17 +203,17 @@ def alter_configs(side: Side, versions: range) -> None:
         }
         for name in ("altered-none", "a/b", ""):
             for key, value in (("no.such", "1"), ("retention.ms", "soon"), ("retention.ms", None)):
-                asked = [{"name": key, "value": value}]
-                cases[f"{key}={value} of {name or 'no name'!r}"] = _resource(TOPIC, name, asked)
+                invalid = [{"name": key, "value": value}]
+                cases[f"{key}={value} of {name or 'no name'!r}"] = _resource(TOPIC, name, invalid)
         for what, resource in cases.items():
             side.ask(what, ALTER_CONFIGS, version, resources=[resource])
-        one = _resource(TOPIC, topic, settings)
+        valid = _resource(TOPIC, topic, settings)
         # Kafka 4.3 never answers a request that names a resource twice.
-        side.ask("checked", ALTER_CONFIGS, version, resources=[one], validate_only=True)
+        side.ask("checked", ALTER_CONFIGS, version, resources=[valid], validate_only=True)
         side.ask("no resources", ALTER_CONFIGS, version, resources=[])
-        side.ask("set", ALTER_CONFIGS, version, resources=[one])
-        wanted = {"retention.ms": "99000", "segment.ms": "604800000"}
-        _described_when(side, f"topic after v{version}", topic, wanted)
+        side.ask("set", ALTER_CONFIGS, version, resources=[valid])
+        expected = {"retention.ms": "99000", "segment.ms": "604800000"}
+        _described_when(side, f"topic after v{version}", topic, expected)
 
 
 def list_config_resources(side: Side, versions: range) -> None:
@@ -221,26 +223,26 @@ def list_config_resources(side: Side, versions: range) -> None:
     for version in versions:
         for what, kinds in (("all", []), ("topics", [TOPIC]), ("brokers", [BROKER])):
             answer = side.quietly(LIST_CONFIG_RESOURCES, version, resource_types=kinds)
-            named = [each for each in answer["config_resources"] if _is_mine(each)]
+            named = [resource for resource in answer["config_resources"] if _is_of_this_scene(resource)]
             side.keep(f"{what} v{version}", {**answer, "config_resources": named})
         for what, kind in (("client metrics", CLIENT_METRICS), ("groups", GROUP), ("unknown kind", 3)):
             side.ask(what, LIST_CONFIG_RESOURCES, version, resource_types=[kind])
 
 
-def _is_mine(resource: Message) -> bool:
+def _is_of_this_scene(resource: Message) -> bool:
     return resource.get("resource_type", TOPIC) != TOPIC or resource["resource_name"].startswith("listed-")
 
 
-def _described_when(side: Side, what: str, topic: str, wanted: dict[str, str]) -> None:
+def _described_when(side: Side, what: str, topic: str, expected: dict[str, str]) -> None:
     """Describe a topic once its settings are what they should come to."""
 
-    def there() -> bool:
-        configs = {each["name"]: each["value"] for each in _of(side, TOPIC, topic, None)}
-        return all(configs.get(name) == value for name, value in wanted.items())
+    def is_applied() -> bool:
+        configs = {config["name"]: config["value"] for config in _of(side, TOPIC, topic, None)}
+        return all(configs.get(name) == value for name, value in expected.items())
 
-    side.until(there, f"settings of {topic}")
-    asked = [_described(TOPIC, topic, None)]
-    side.ask(what, DESCRIBE_CONFIGS, 4, resources=asked, include_synonyms=True)
+    side.until(is_applied, f"settings of {topic}")
+    resources = [_described(TOPIC, topic, None)]
+    side.ask(what, DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=True)
 
 
 def _of(side: Side, kind: int, name: str, keys: list[str] | None) -> list[Message]:

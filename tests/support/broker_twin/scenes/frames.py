@@ -34,8 +34,8 @@ def api_versions(side: Side, versions: range) -> None:
     for version in (5, 99, -1, 32767):
         frame = header(API_VERSIONS, version, 5, "twin", flexible=True) + b"\x05twin\x041.0\0"
         answer = _raw(side, frame)
-        kept = CLOSED if answer is None else answer_of(API_VERSIONS, 0, answer)
-        side.keep(f"unknown version {version}", kept)
+        announced = CLOSED if answer is None else answer_of(API_VERSIONS, 0, answer)
+        side.keep(f"unknown version {version}", announced)
 
 
 def _announced(side: Side, what: str, version: int, **fields: Any) -> None:
@@ -93,23 +93,23 @@ def _unfinished() -> dict[str, bytes]:
 def _frames() -> dict[str, bytes]:
     """Frames whole in length."""
     listing = schemas.encode(schemas.schema(LIST_OFFSETS, 1, "request"), {"replica_id": -1, "topics": []})
-    plain = header(LIST_OFFSETS, 1, 1, "twin", flexible=False)
+    listing_header = header(LIST_OFFSETS, 1, 1, "twin", flexible=False)
     flexible = header(METADATA, 12, 1, "twin", flexible=True)
     everything = b"\0\x01\0\0"
     return {
         "one byte": b"\0",
-        "header's half": plain[:6],
-        "header only": plain,
+        "header's half": listing_header[:6],
+        "header only": listing_header,
         "null client": header(LIST_OFFSETS, 1, 1, None, flexible=False) + listing,
         "empty client": header(LIST_OFFSETS, 1, 1, "", flexible=False) + listing,
         "client not UTF-8": struct.pack(">hhih", LIST_OFFSETS, 1, 1, 2) + b"\xff\xfe" + listing,
         "client's length beyond": struct.pack(">hhih", LIST_OFFSETS, 1, 1, 999) + listing,
         "client's length -2": struct.pack(">hhih", LIST_OFFSETS, 1, 1, -2) + listing,
-        "bytes behind": plain + listing + b"behind",
-        "half a body": plain + listing[:-2],
-        "array of 2^31-1": plain + struct.pack(">ii", -1, 2**31 - 1),
-        "array of -1": plain + struct.pack(">ii", -1, -1),
-        "array of -2": plain + struct.pack(">ii", -1, -2),
+        "bytes behind": listing_header + listing + b"behind",
+        "half a body": listing_header + listing[:-2],
+        "array of 2^31-1": listing_header + struct.pack(">ii", -1, 2**31 - 1),
+        "array of -1": listing_header + struct.pack(">ii", -1, -1),
+        "array of -2": listing_header + struct.pack(">ii", -1, -2),
         "unknown key": header(999, 0, 1, "twin", flexible=False),
         "negative key": header(-1, 0, 1, "twin", flexible=False),
         "unknown version": header(LIST_OFFSETS, 99, 1, "twin", flexible=True),
@@ -141,4 +141,4 @@ def _order(side: Side) -> None:
             connection.send(API_VERSIONS, 0, {}),
         ]
         received = [connection.receive() for _ in numbers]
-        side.keep("order", {"in order": [each and each[0] for each in received] == numbers})
+        side.keep("order", {"in order": [response and response[0] for response in received] == numbers})

@@ -42,8 +42,8 @@ def produce(side: Side, versions: range) -> None:
         _several(side, version, number)
         _whole_request(side, version)
         _without_answer(side, version, number)
-    asked = [{"partition_index": number, "timestamp": -1} for number in range(len(versions))]
-    side.ask("ends", LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce", "partitions": asked}])
+    partitions = [{"partition_index": number, "timestamp": -1} for number in range(len(versions))]
+    side.ask("ends", LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce", "partitions": partitions}])
 
 
 def _ask(
@@ -202,9 +202,11 @@ def _whole_request(side: Side, version: int) -> None:
     nowhere = data_of(side, version, "produce-none", {1: good})
     topics = [whole, nowhere, again]
     side.ask("topic twice", PRODUCE, version, acks=-1, timeout=5000, topic_data=topics)
-    asked = [{"partition_index": number, "timestamp": -1} for number in range(2)]
+    partitions = [{"partition_index": number, "timestamp": -1} for number in range(2)]
     what = f"what was appended by version {version}"
-    side.ask(what, LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce-whole", "partitions": asked}])
+    side.ask(
+        what, LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": "produce-whole", "partitions": partitions}]
+    )
 
 
 def _without_answer(side: Side, version: int, number: int) -> None:
@@ -240,10 +242,10 @@ def init_producer_id(side: Side, versions: range) -> None:
                 "id alone": {"transaction_timeout": 1000, "producer_id": 4},
             }.items()
         ]
-        given = [number for number in ids if number >= 0]
+        valid = [number for number in ids if number >= 0]
         side.keep(
             f"ids v{version}",
-            {"all different": len(set(given)) == len(given), "rising": sorted(given) == given},
+            {"all different": len(set(valid)) == len(valid), "rising": sorted(valid) == valid},
         )
         side.ask("empty id", INIT_PRODUCER_ID, version, transactional_id="", transaction_timeout=1000)
 

@@ -27,11 +27,11 @@ def describe_quorum(side: Side, versions: range) -> None:
     }
     for version in versions:
         for what, topics in cases.items():
-            asked = [
+            entries = [
                 {"topic_name": name, "partitions": [{"partition_index": number} for number in numbers]}
                 for name, numbers in topics
             ]
-            side.ask(what, DESCRIBE_QUORUM, version, topics=asked)
+            side.ask(what, DESCRIBE_QUORUM, version, topics=entries)
 
 
 def update_features(side: Side, versions: range) -> None:

@@ -83,8 +83,13 @@ def alter_client_quotas(side: Side, versions: range) -> None:
         ]
         _alter(side, "changed", version, entries=changes)
         _described_when(side, f"after changed v{version}", {f"user={name}": {PRODUCE: 1500.0, REQUEST: 12.5}})
-        one = _entry(entity_of(user=name), (REQUEST, None))
-        _alter(side, "entity twice", version, entries=[one, _entry(entity_of(user=name), (PRODUCE, None))])
+        without_rate = _entry(entity_of(user=name), (REQUEST, None))
+        _alter(
+            side,
+            "entity twice",
+            version,
+            entries=[without_rate, _entry(entity_of(user=name), (PRODUCE, None))],
+        )
         # Kafka's answers come before its changes are seen, but these are seen in order.
         alter_quietly(side, (entity_of(client_id=name), MUTATION, 3.0))
         _described_when(side, f"after twice v{version}", {f"client-id={name}": {MUTATION: 3.0}})
@@ -161,11 +166,11 @@ def describe_client_quotas(side: Side, versions: range) -> None:
     answer = side.quietly(ALTER_CLIENT_QUOTAS, 1, entries=entries)
     assert not any(entry["error_code"] for entry in answer["entries"]), answer
 
-    def there() -> bool:
-        found = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])
-        return len(quotas_in(found)) >= len(entries)
+    def are_visible() -> bool:
+        answer = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])
+        return len(quotas_in(answer)) >= len(entries)
 
-    side.until(there, "quotas")
+    side.until(are_visible, "quotas")
     kinds: dict[str, tuple[Any, ...]] = {
         "user": (_component(USER, EXACT, alice),),
         "other user": (_component(USER, EXACT, "described-nobody"),),
@@ -196,10 +201,11 @@ def describe_client_quotas(side: Side, versions: range) -> None:
     for version in versions:
         for what, components in kinds.items():
             for strict in (False, True):
-                asked = {"components": list(components), "strict": strict}
-                found = side.quietly(DESCRIBE_CLIENT_QUOTAS, version, **asked)
+                filters = {"components": list(components), "strict": strict}
+                described = side.quietly(DESCRIBE_CLIENT_QUOTAS, version, **filters)
                 side.keep(
-                    f"{what}{' strictly' * strict} v{version}", found if "closed" in found else told(found)
+                    f"{what}{' strictly' * strict} v{version}",
+                    described if "closed" in described else without_order(described),
                 )
         side.asked.add((DESCRIBE_CLIENT_QUOTAS, version))
     for name in (alice, bob, cli, None, "192.0.2.9"):
@@ -208,13 +214,13 @@ def describe_client_quotas(side: Side, versions: range) -> None:
 
 def quotas_in(answer: Message) -> dict[str, dict[str, float]]:
     """Quotas of this script by entity, ``user=a client-id=`` (the empty name: the default)."""
-    found = {}
+    quotas = {}
     for entry in answer["entries"] or ():
-        found[_label(entry["entity"])] = {value["key"]: value["value"] for value in entry["values"]}
-    return found
+        quotas[_label(entry["entity"])] = {value["key"]: value["value"] for value in entry["values"]}
+    return quotas
 
 
-def told(answer: Message) -> Message:
+def without_order(answer: Message) -> Message:
     """An answer without the order of its entries."""
     return {
         **answer,
@@ -223,34 +229,34 @@ def told(answer: Message) -> Message:
     }
 
 
-def _described_when(side: Side, what: str, wanted: dict[str, dict[str, float]]) -> None:
-    def there() -> bool:
-        found = quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[]))
-        return all(found.get(name, {}) == values for name, values in wanted.items())
+def _described_when(side: Side, what: str, expected: dict[str, dict[str, float]]) -> None:
+    def are_visible() -> bool:
+        quotas = quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[]))
+        return all(quotas.get(name, {}) == values for name, values in expected.items())
 
-    side.until(there, what)
-    side.keep(what, told(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])))
+    side.until(are_visible, what)
+    side.keep(what, without_order(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])))
 
 
 def _removed(side: Side, name: str | None) -> None:
     """Remove the quotas of all entities with a name, and wait until they are gone."""
     label = "" if name is None else name
-    found = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])["entries"] or ()
-    mine = [
+    entries = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])["entries"] or ()
+    removals = [
         {
             "entity": entry["entity"],
             "ops": [{"key": v["key"], "value": 0.0, "remove": True} for v in entry["values"]],
         }
-        for entry in found
+        for entry in entries
         if any((part["entity_name"] or "") == label for part in entry["entity"])
     ]
-    side.quietly(ALTER_CLIENT_QUOTAS, 1, entries=mine)
+    side.quietly(ALTER_CLIENT_QUOTAS, 1, entries=removals)
 
-    def gone() -> bool:
-        left = quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[]))
-        return not any(part.partition("=")[2] == label for entity in left for part in entity.split())
+    def are_removed() -> bool:
+        remaining = quotas_in(side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[]))
+        return not any(part.partition("=")[2] == label for entity in remaining for part in entity.split())
 
-    side.until(gone, f"the end of the quotas of {label}")
+    side.until(are_removed, f"the end of the quotas of {label}")
 
 
 def describe_user_scram_credentials(side: Side, versions: range) -> None:

@@ -103,8 +103,8 @@ def _refused(side: Side, version: int) -> None:
         for number in (-1, -2, -(1 << 28), -(1 << 31)):
             for epoch in (-2, -1, 0, 1, 5):
                 what = f"session {number}, epoch {epoch}"
-                one = _topic(side, version, "fetch", _from(0, 1))
-                _ask(side, what, version, one, session_id=number, session_epoch=epoch)
+                topic = _topic(side, version, "fetch", _from(0, 1))
+                _ask(side, what, version, topic, session_id=number, session_epoch=epoch)
         _ask(side, "session 0, epoch 5", version, session_id=0, session_epoch=5)
         _ask(side, "a new session", version, _topic(side, version, "fetch", _from(0, 1)), session_epoch=0)
     if version >= 9:
@@ -169,8 +169,8 @@ def _long_poll(side: Side, version: int) -> None:
     topic = f"fetch-poll-{version}"
     side.create(topic)
     with Connection(side.bootstrap) as waiting:
-        asked = _topic(side, version, topic, _from(0))
-        patient = {**_PLAIN, "max_wait": LONG_WAIT_MS, "min_bytes": 100, "topics": [asked]}
+        entry = _topic(side, version, topic, _from(0))
+        patient = {**_PLAIN, "max_wait": LONG_WAIT_MS, "min_bytes": 100, "topics": [entry]}
         waiting.send(FETCH, version, patient)
         for number in range(2):
             data = [data_of(side, 9, topic, {0: batch(1 + number)})]
@@ -230,11 +230,11 @@ def list_offsets(side: Side, versions: range) -> None:
 
 
 def _list(
-    side: Side, what: str, version: int, *asked: tuple[int, int, int], name: str = "offsets", **fields: Any
+    side: Side, what: str, version: int, *queries: tuple[int, int, int], name: str = "offsets", **fields: Any
 ) -> None:
     partitions = [
         {"partition_index": number, "timestamp": time_ms, "current_leader_epoch": epoch}
-        for number, time_ms, epoch in asked
+        for number, time_ms, epoch in queries
     ]
     request = {"replica_id": -1, "timeout": 5000, **fields}
     side.ask(what, LIST_OFFSETS, version, topics=[{"name": name, "partitions": partitions}], **request)
@@ -256,10 +256,12 @@ def offset_for_leader_epoch(side: Side, versions: range) -> None:
         side.ask("no topics", OFFSET_FOR_LEADER_EPOCH, version, topics=[])
 
 
-def _epoch(side: Side, what: str, version: int, *asked: tuple[int, int, int], topic: str = "epochs") -> None:
+def _epoch(
+    side: Side, what: str, version: int, *queries: tuple[int, int, int], topic: str = "epochs"
+) -> None:
     partitions = [
         {"partition": number, "leader_epoch": epoch, "current_leader_epoch": current}
-        for number, epoch, current in asked
+        for number, epoch, current in queries
     ]
     topics = [{"topic": topic, "partitions": partitions}]
     side.ask(what, OFFSET_FOR_LEADER_EPOCH, version, replica_id=-1, topics=topics)
@@ -290,18 +292,18 @@ def delete_records(side: Side, versions: range) -> None:
         _cut(side, "compacted, beyond", version, "cut-compact", (0, 99))
         _cut(side, "compacted and deleted", version, "cut-both", (0, 1))
         side.ask("no topics", DELETE_RECORDS, version, topics=[], timeout=5000)
-        asked = [{"partition_index": number, "timestamp": -2} for number in range(2)]
+        queries = [{"partition_index": number, "timestamp": -2} for number in range(2)]
         side.ask(
             f"starts of {topic}",
             LIST_OFFSETS,
             9,
             replica_id=-1,
-            topics=[{"name": topic, "partitions": asked}],
+            topics=[{"name": topic, "partitions": queries}],
         )
 
 
-def _cut(side: Side, what: str, version: int, topic: str, *asked: tuple[int, int]) -> None:
-    partitions = [{"partition_index": number, "offset": offset} for number, offset in asked]
+def _cut(side: Side, what: str, version: int, topic: str, *cuts: tuple[int, int]) -> None:
+    partitions = [{"partition_index": number, "offset": offset} for number, offset in cuts]
     topics = [{"name": topic, "partitions": partitions}]
     side.ask(what, DELETE_RECORDS, version, topics=topics, timeout=5000)
 

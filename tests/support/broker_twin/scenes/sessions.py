@@ -22,7 +22,7 @@ class _Client:
 
     def __init__(self, side: Side, version: int, name: str) -> None:
         self.side, self.version, self.name = side, version, name
-        self.number = self.epoch = self._asked = 0
+        self.number = self.epoch = self._requests = 0
 
     def ask(
         self,
@@ -33,17 +33,17 @@ class _Client:
         **fields: Any,
     ) -> None:
         """Ask for partitions, each (topic, number, offset). What is answered, in which order, is kept."""
-        self._asked += 1
+        self._requests += 1
         request = self.request(partitions, forget, **fields)
-        what = f"{self.name} {self._asked}: {what}"
+        what = f"{self.name} {self._requests}: {what}"
         answer = self.side.ask(what, FETCH, self.version, **request)
         order = [
-            f"{row.get('topic') or row['topic_id'].hex()}-{each['partition_index']}"
+            f"{row.get('topic') or row['topic_id'].hex()}-{part['partition_index']}"
             for row in answer["responses"]
-            for each in row["partitions"]
+            for part in row["partitions"]
         ]
         for topic, number in self.side.topic_ids.items():
-            order = [each.replace(number.hex(), topic) for each in order]
+            order = [place.replace(number.hex(), topic) for place in order]
         if is_ordered:
             self.side.keep(f"{what}, order, v{self.version}", {"order": " ".join(order)})
         self.number, self.epoch = answer["session_id"], request["session_epoch"] + 1
@@ -82,23 +82,23 @@ class _Client:
 def fetch_sessions(side: Side, versions: range) -> None:
     """A session's life in every version, its corners where the form changes."""
     for version in versions:
-        several, one = f"sessions-{version}-a", f"sessions-{version}-b"
+        several, single = f"sessions-{version}-a", f"sessions-{version}-b"
         side.create(several, 3)
-        side.create(one)
-        _life(side, version, several, one)
-        _ends(side, version, several, one)
+        side.create(single)
+        _life(side, version, several, single)
+        _ends(side, version, several, single)
         if version in WHERE_THE_FORM_CHANGES:
-            _errors(side, version, several, one)
+            _errors(side, version, several, single)
             _changes_below(side, version)
             _long_polls(side, version, several)
 
 
-def _life(side: Side, version: int, several: str, one: str) -> None:
+def _life(side: Side, version: int, several: str, single: str) -> None:
     """Records, nothing, records; the order; limits; what is forgotten; a new log start."""
     client = _Client(side, version, "life")
     side.produce(several, batch(2), batch(3))
     every = tuple((several, number, 0) for number in range(3))
-    client.ask("open", *every, (one, 0, 0))
+    client.ask("open", *every, (single, 0, 0))
     client.ask("the records again")
     client.ask("go on", (several, 0, 5))
     client.ask("nothing")
@@ -106,25 +106,27 @@ def _life(side: Side, version: int, several: str, one: str) -> None:
     client.ask("one has records")
     client.ask("they come again")
     side.produce(several, batch(4), partition=1)
-    side.produce(one, batch(2))
+    side.produce(single, batch(2))
     client.ask("three have")
     for turn in range(4):
         client.ask(f"one at a time {turn}", max_bytes=1)
-    client.ask("forget", (several, 1, 4), (several, 2, 1), forget=((one, 0), (one, 7), ("sessions-none", 0)))
-    side.produce(one, batch(1))
+    client.ask(
+        "forget", (several, 1, 4), (several, 2, 1), forget=((single, 0), (single, 7), ("sessions-none", 0))
+    )
+    side.produce(single, batch(1))
     client.ask("the forgotten one is left out")
-    client.ask("and comes back", (one, 0, 3))
-    cut = {"name": one, "partitions": [{"partition_index": 0, "offset": 2}]}
+    client.ask("and comes back", (single, 0, 3))
+    cut = {"name": single, "partitions": [{"partition_index": 0, "offset": 2}]}
     side.quietly(DELETE_RECORDS, 2, topics=[cut], timeout=5000)
     client.ask("a new log start")
     client.ask("told once")
-    client.ask("below it", (one, 0, 0), is_ordered=False)
+    client.ask("below it", (single, 0, 0), is_ordered=False)
     client.ask("told again", is_ordered=False)
-    client.ask("and made good", (one, 0, 2))
+    client.ask("and made good", (single, 0, 2))
     client.ask("committed", isolation_level=1)
 
 
-def _ends(side: Side, version: int, several: str, one: str) -> None:
+def _ends(side: Side, version: int, several: str, single: str) -> None:
     """Epochs, and all that ends a session."""
     client = _Client(side, version, "ends")
     client.ask("open", (several, 0, 5))
@@ -138,10 +140,10 @@ def _ends(side: Side, version: int, several: str, one: str) -> None:
     client.ask("forget all", forget=((several, 0),))
     client.ask("gone", session_id=number)
     client = _Client(side, version, "ends, too")
-    client.ask("open", (several, 0, 0), (one, 0, 2), (several, 0, 2))
+    client.ask("open", (several, 0, 0), (single, 0, 2), (several, 0, 2))
     number = client.number
     client.ask(
-        "all is forgotten and one comes", (several, 1, 0), forget=((several, 1), (several, 0), (one, 0))
+        "all is forgotten and one comes", (several, 1, 0), forget=((several, 1), (several, 0), (single, 0))
     )
     client.ask("gone", session_id=number, session_epoch=2)
     client = _Client(side, version, "closes")
@@ -164,7 +166,7 @@ def _ends(side: Side, version: int, several: str, one: str) -> None:
     client.ask("goes on")
 
 
-def _errors(side: Side, version: int, several: str, one: str) -> None:
+def _errors(side: Side, version: int, several: str, single: str) -> None:
     """Unknown topics and partitions; names where ids were, and ids where names were."""
     client = _Client(side, version, "errors")
     wrong = ((several, 9, 0), (several, -1, 0), (several, 1, 77))
@@ -182,7 +184,7 @@ def _errors(side: Side, version: int, several: str, one: str) -> None:
     number = client.number
     client.version = 12 if version >= FIRST_BY_ID else 13
     client.name = f"other names, from {version}"
-    client.ask("refused", (one, 0, 0))
+    client.ask("refused", (single, 0, 0))
     client.version = version
     client.ask("still there", session_id=number, session_epoch=1)
     if version >= FIRST_BY_ID:
@@ -199,9 +201,9 @@ def _changes_below(side: Side, version: int) -> None:
     side.produce(topic, batch(2))
     client = _Client(side, version, "below")
     client.ask("open", (topic, 0, 2))
-    gone = {"topic_names": [topic]} if version < 0 else {"topics": [{"name": topic}]}
-    side.quietly(DELETE_TOPICS, 6, timeout=5000, **gone)
-    side.gone(topic)
+    deletion = {"topic_names": [topic]} if version < 0 else {"topics": [{"name": topic}]}
+    side.quietly(DELETE_TOPICS, 6, timeout=5000, **deletion)
+    side.wait_for_deletion(topic)
     client.ask("gone", is_ordered=False)
     client.ask("still gone", is_ordered=False)
     old = side.topic_ids.pop(topic)

@@ -103,14 +103,14 @@ def _of_produce(side: Side, version: int) -> None:
         passed_ms = 1000 * (time.monotonic() - begun)
     throttled = answer["throttle_time"]
     codes = [part["error_code"] for part in answer["responses"][0]["partition_responses"]]
-    told = {"throttle_time": throttled, "codes": codes, "is muted": passed_ms > 0.9 * throttled - 20}
-    side.keep(f"over v{version}", told)
+    outcome = {"throttle_time": throttled, "codes": codes, "is muted": passed_ms > 0.9 * throttled - 20}
+    side.keep(f"over v{version}", outcome)
     side.asked.add((PRODUCE_KEY, version))
 
 
 def _of_fetch(side: Side) -> None:
     """An answer that is over the quota has no records; one within it has no more than the quota allows."""
-    wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "log_start_offset": -1}
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "log_start_offset": -1}
     request = {
         "replica_id": -1,
         "max_wait": 0,
@@ -118,7 +118,7 @@ def _of_fetch(side: Side) -> None:
         "max_bytes": 1 << 20,
         "session_id": 0,
         "session_epoch": 0,
-        "topics": [{"topic": TOPIC, "partitions": [wanted]}],
+        "topics": [{"topic": TOPIC, "partitions": [partition]}],
     }
     client = "fetch-over"
     _set(side, (entity_of(client_id=client), CONSUME, 1_000.0))
@@ -159,7 +159,7 @@ def _of_mutations(side: Side) -> None:
     ) -> None:
         topic = {"name": name, "num_partitions": count, "replication_factor": 1}
         answer = connection.ask(CREATE_TOPICS, version, {"topics": [topic], **more}, client=client)
-        codes = [one["error_code"] for one in answer["topics"]]
+        codes = [row["error_code"] for row in answer["topics"]]
         side.keep(what, {"codes": codes, "is throttled": answer["throttle_time"] > 0})
 
     strict, older, checked = "mutations-strict", "mutations-older", "mutations-checked"
@@ -172,12 +172,12 @@ def _of_mutations(side: Side) -> None:
     with Connection(side.bootstrap) as connection:
         added = {"topics": [{"name": "throttled-a", "count": 15, "assignments": None}], "timeout": 5000}
         answer = connection.ask(CREATE_PARTITIONS, 3, added, client=strict)
-        codes = [one["error_code"] for one in answer["results"]]
+        codes = [row["error_code"] for row in answer["results"]]
         side.keep("more partitions", {"codes": codes, "is throttled": answer["throttle_time"] > 0})
     with Connection(side.bootstrap) as connection:
-        gone = {"topics": [{"name": "throttled-a", "topic_id": bytes(16)}], "timeout": 5000}
-        answer = connection.ask(DELETE_TOPICS, 6, gone, client=strict)
-        codes = [one["error_code"] for one in answer["responses"]]
+        deletion = {"topics": [{"name": "throttled-a", "topic_id": bytes(16)}], "timeout": 5000}
+        answer = connection.ask(DELETE_TOPICS, 6, deletion, client=strict)
+        codes = [row["error_code"] for row in answer["responses"]]
         side.keep("deleted", {"codes": codes, "is throttled": answer["throttle_time"] > 0})
     with Connection(side.bootstrap) as connection:
         create(connection, "first topic of an older client", 5, "throttled-c", 14, older)

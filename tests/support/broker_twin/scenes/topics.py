@@ -28,17 +28,17 @@ def named(*names: str | None, topic_id: bytes = ZERO_ID) -> list[dict[str, Any]]
 
 def metadata(side: Side, versions: range) -> None:
     """By name, by id, all, made by asking."""
-    one, other = side.create("metadata-one", 3), side.create("metadata.other")
+    one_id, other_id = side.create("metadata-one", 3), side.create("metadata.other")
     for version in versions:
         side.ask("by name", METADATA, version, topics=named("metadata-one", "metadata.other"))
         side.ask("twice", METADATA, version, topics=named("metadata-one", "metadata-one"))
         _all(side, version)
         if version >= 1:
             side.ask("no topics", METADATA, version, topics=[])
-        made = f"metadata-made-{version}"
-        side.ask("made by asking", METADATA, version, topics=named(made))
-        side.settle(made, 2)
-        side.ask("then", METADATA, version, topics=named(made))
+        created = f"metadata-made-{version}"
+        side.ask("made by asking", METADATA, version, topics=named(created))
+        side.settle(created, 2)
+        side.ask("then", METADATA, version, topics=named(created))
         side.ask("colliding", METADATA, version, topics=named("metadata_other"))
         side.ask("bad names", METADATA, version, topics=named(*BAD_NAMES), allow_auto_topic_creation=True)
         if version >= 4:
@@ -54,22 +54,24 @@ def metadata(side: Side, versions: range) -> None:
                 include_topic_authorized_operations=True,
             )
         if version >= 12:
-            ids = [{"name": None, "topic_id": each} for each in (one, other, NO_SUCH_ID)]
+            ids = [{"name": None, "topic_id": topic_id} for topic_id in (one_id, other_id, NO_SUCH_ID)]
             side.ask("by id", METADATA, version, topics=ids)
             operations = {"include_topic_authorized_operations": True}
             side.ask("by id, operations", METADATA, version, topics=ids, **operations)
             side.ask("by zero id", METADATA, version, topics=named(None))
-            side.ask("by name and id", METADATA, version, topics=named("metadata-one", topic_id=one))
-            side.ask("by name and other id", METADATA, version, topics=named("metadata-one", topic_id=other))
-            mixed = [*named("metadata-one"), {"name": None, "topic_id": other}]
+            side.ask("by name and id", METADATA, version, topics=named("metadata-one", topic_id=one_id))
+            side.ask(
+                "by name and other id", METADATA, version, topics=named("metadata-one", topic_id=other_id)
+            )
+            mixed = [*named("metadata-one"), {"name": None, "topic_id": other_id}]
             side.ask("names and ids", METADATA, version, topics=mixed)
 
 
 def _all(side: Side, version: int) -> None:
     """All topics; only this scene's are compared."""
     answer = side.quietly(METADATA, version, topics=[] if version == 0 else None)
-    mine = [topic for topic in answer["topics"] if topic["name"].startswith(("metadata-one", "metadata.o"))]
-    side.keep(f"all v{version}", {**answer, "topics": mine})
+    own = [topic for topic in answer["topics"] if topic["name"].startswith(("metadata-one", "metadata.o"))]
+    side.keep(f"all v{version}", {**answer, "topics": own})
 
 
 def create_topics(side: Side, versions: range) -> None:
@@ -95,7 +97,7 @@ def create_topics(side: Side, versions: range) -> None:
         if version >= 4:
             default = _new(f"{name}-default", num_partitions=-1, replication_factor=-1)
             side.ask("by default", CREATE_TOPICS, version, topics=[default])
-        refused = [_new(f"{name}-{number}", **wrong) for number, wrong in enumerate(_wrong_ones())]
+        refused = [_new(f"{name}-{number}", **wrong) for number, wrong in enumerate(_wrong_topics())]
         side.ask("refused", CREATE_TOPICS, version, topics=refused)
         side.ask("bad names", CREATE_TOPICS, version, topics=[_new(bad) for bad in BAD_NAMES])
         side.ask("colliding", CREATE_TOPICS, version, topics=[_new("create_taken"), _new("create.taken")])
@@ -108,8 +110,8 @@ def create_topics(side: Side, versions: range) -> None:
 
 
 def _new(name: str, **fields: Any) -> dict[str, Any]:
-    plain = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-    return {**plain, **fields}
+    defaults = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    return {**defaults, **fields}
 
 
 def _settings(**settings: str | None) -> list[dict[str, Any]]:
@@ -120,7 +122,7 @@ def _assigned(*partitions: int, broker: int = NODE) -> list[dict[str, Any]]:
     return [{"partition_index": number, "broker_ids": [broker]} for number in partitions]
 
 
-def _wrong_ones() -> list[dict[str, Any]]:
+def _wrong_topics() -> list[dict[str, Any]]:
     by_hand: dict[str, Any] = {"num_partitions": -1, "replication_factor": -1}
     return [
         {"num_partitions": 0},
@@ -204,9 +206,9 @@ def delete_topics(side: Side, versions: range) -> None:
             ask("by id twice", *named(None, None, topic_id=ids["b"]))
             ask("by id and name", *named(None, topic_id=ids["b"]), *named(f"{name}-b"))
             ask("by id", *named(None, topic_id=ids["b"]))
-            side.gone(f"{name}-b")
+            side.wait_for_deletion(f"{name}-b")
             ask("by id again", *named(None, topic_id=ids["b"]))
-        side.gone(f"{name}-a")
+        side.wait_for_deletion(f"{name}-a")
         ask("again", *named(f"{name}-a"))
         new_id = side.create(f"{name}-a", 2)
         side.keep(f"made again {version}", {"another id": new_id != ids["a"]})
@@ -278,17 +280,17 @@ def elect_leaders(side: Side, versions: range) -> None:
                 ("bad name", "a/b", [0]),
                 ("no name", "", [0]),
             ):
-                asked = [{"topic": topic, "partitions": partitions}]
-                _elect(side, f"{what}, {kind}", version, topic_partitions=asked, election_type=kind)
+                entries = [{"topic": topic, "partitions": partitions}]
+                _elect(side, f"{what}, {kind}", version, topic_partitions=entries, election_type=kind)
             _elect(side, f"no topics, {kind}", version, topic_partitions=[], election_type=kind)
-            asked = {"timeout": 5000, "topic_partitions": None, "election_type": kind}
-            answer = side.quietly(ELECT_LEADERS, version, **asked)
-            own = [each for each in answer["replica_election_results"] if each["topic"] == "elected"]
+            request = {"timeout": 5000, "topic_partitions": None, "election_type": kind}
+            answer = side.quietly(ELECT_LEADERS, version, **request)
+            own = [result for result in answer["replica_election_results"] if result["topic"] == "elected"]
             side.keep(f"all, {kind} v{version}", {**answer, "replica_election_results": own})
 
 
-def _elect(side: Side, what: str, version: int, **asked: Any) -> None:
-    side.ask(what, ELECT_LEADERS, version, timeout=5000, **asked)
+def _elect(side: Side, what: str, version: int, **fields: Any) -> None:
+    side.ask(what, ELECT_LEADERS, version, timeout=5000, **fields)
 
 
 def alter_partition_reassignments(side: Side, versions: range) -> None:
@@ -310,10 +312,10 @@ def alter_partition_reassignments(side: Side, versions: range) -> None:
             ("bad name", "a/b", 0, [NODE]),
             ("no name", "", 0, [NODE]),
         ):
-            asked = [{"name": topic, "partitions": [{"partition_index": number, "replicas": replicas}]}]
-            _move(side, what, version, topics=asked)
+            moves = [{"name": topic, "partitions": [{"partition_index": number, "replicas": replicas}]}]
+            _move(side, what, version, topics=moves)
             if version:
-                _move(side, f"{what}, factor", version, topics=asked, allow_replication_factor_change=False)
+                _move(side, f"{what}, factor", version, topics=moves, allow_replication_factor_change=False)
         several = [
             {"partition_index": number, "replicas": replicas}
             for number, replicas in ((0, [NODE]), (1, None), (0, [7]))
@@ -325,8 +327,8 @@ def alter_partition_reassignments(side: Side, versions: range) -> None:
             _move(side, "no topics, factor", version, topics=[], allow_replication_factor_change=False)
 
 
-def _move(side: Side, what: str, version: int, **asked: Any) -> None:
-    side.ask(what, ALTER_PARTITION_REASSIGNMENTS, version, timeout=5000, **asked)
+def _move(side: Side, what: str, version: int, **fields: Any) -> None:
+    side.ask(what, ALTER_PARTITION_REASSIGNMENTS, version, timeout=5000, **fields)
 
 
 def list_partition_reassignments(side: Side, versions: range) -> None:
@@ -340,6 +342,6 @@ def list_partition_reassignments(side: Side, versions: range) -> None:
         ("no partitions", "moving", []),
         ("unknown topic", "moving-none", [0]),
     ):
-        asked = [{"name": name, "partition_indexes": partitions}]
-        side.ask(what, LIST_PARTITION_REASSIGNMENTS, version, topics=asked)
+        entries = [{"name": name, "partition_indexes": partitions}]
+        side.ask(what, LIST_PARTITION_REASSIGNMENTS, version, topics=entries)
     side.ask("no topics", LIST_PARTITION_REASSIGNMENTS, version, topics=[])
