@@ -31,6 +31,7 @@ from siltstone.commands.why_retained import (
     POLICY_DELETE,
     SEARCHING,
     SKIPPED,
+    TOMBSTONE,
     TOMBSTONE_UNSTAMPED,
     TOMBSTONE_WAITING,
     UNCLEANABLE,
@@ -40,6 +41,7 @@ from siltstone.commands.why_retained import (
 from siltstone.compaction.inplace import ranges
 from siltstone.compaction.ledger.compactor import InProcessCompactionEngine, TwoPhaseCompactor
 from siltstone.compaction.report import CLEANED as IS_CLEANED
+from siltstone.log.ledger.store import CleaningBounds
 from siltstone.log.names import TopicPartition
 from siltstone.log.read_only import ReadableLog, ReadOnlyLogs
 from siltstone.log.reading import LogReader
@@ -75,24 +77,29 @@ def sampled(offsets: list[int], seed: str) -> list[int]:
     return offsets if len(offsets) <= ASKED_MAX else sorted(random.Random(seed).sample(offsets, ASKED_MAX))
 
 
-def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -> set[str]:
-    """Ask before the round's cleaning, and look after it; returns the codes."""
+def staged_conditions(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -> CleaningConditions:
+    """A round as it was before its cleaning."""
     golden_sets.stage_round(case, round_, root)
-    where, now_ms = TopicPartition(case.topic, case.partition), round_.now_ms
+    now_ms = round_.now_ms
     assert now_ms is not None
-    log = ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]
-    conditions = CleaningConditions(
-        log=log,
+    return CleaningConditions(
+        log=ReadOnlyLogs([root], clock=ManualClock(now_ms))[TopicPartition(case.topic, case.partition)],
         config=config_of(round_.command_config),
         now_ms=now_ms,
         checkpoint=round_.checkpoints_before["cleaner-offset-checkpoint"],
     )
+
+
+def check_round(case: golden_sets.Case, round_: golden_sets.Round, root: Path) -> set[str]:
+    """Ask before the round's cleaning, and look after it; returns the codes."""
+    conditions = staged_conditions(case, round_, root)
     answers = {
         offset: why_retained(conditions, offset)
-        for offset in sampled(offsets_of(log), f"{case.name}{root.name}")
+        for offset in sampled(offsets_of(conditions.log), f"{case.name}{root.name}")
     }
-    assert clean_round(root, round_.command_config, now_ms, "whole").status == IS_CLEANED
-    remaining = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(now_ms))[where]))
+    assert clean_round(root, round_.command_config, conditions.now_ms, "whole").status == IS_CLEANED
+    where = conditions.log.topic_partition
+    remaining = set(offsets_of(ReadOnlyLogs([root], clock=ManualClock(conditions.now_ms))[where]))
     for offset, answer in answers.items():
         assert (answer.code == DUE) == (offset not in remaining), answer
     return {answer.code for answer in answers.values()}
@@ -127,6 +134,25 @@ def test_what_is_due_goes_in_old_formats(cleaned: Path, tmp_path: Path, name: st
     case = golden_sets.load_case(cleaned, f"old_formats/{name}")
     for round_ in old_format_rounds(case):
         check_round(case, round_, tmp_path / str(round_.number))
+
+
+def test_a_tombstone_of_an_old_format_waits_for_a_ledger(cleaned: Path, tmp_path: Path) -> None:
+    """As the cleaner keeps it: from offset ``tombstones_from`` on."""
+    codes = set[str]()
+    for name in OLD_FORMATS:
+        case = golden_sets.load_case(cleaned, f"old_formats/{name}")
+        for round_ in old_format_rounds(case):
+            root = tmp_path / name / str(round_.number)
+            conditions = staged_conditions(case, round_, root)
+            for offset in sampled(offsets_of(conditions.log), name):
+                answer = why_retained(conditions, offset)
+                if answer.kind == TOMBSTONE and answer.superseded_by is None and answer.code == DUE:
+                    behind = replace(conditions)
+                    vars(behind)["bounds"] = CleaningBounds(tombstones_from=0)
+                    codes.add(why_retained(behind, offset).code)
+        if codes:
+            break
+    assert codes == {HELD_BY_LEDGER}
 
 
 def test_a_topic_that_only_deletes_says_when_the_segment_goes(stopped_broker: tuple[Path, Path]) -> None:

@@ -1,4 +1,4 @@
-"""``siltstone compact``: compact a topic of a running Kafka now."""
+"""``siltstone compact``: have a running Kafka's own cleaner compact a topic now."""
 
 from __future__ import annotations
 

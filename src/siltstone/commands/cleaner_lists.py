@@ -29,7 +29,7 @@ _DAMAGE = re.compile(r"(?P<file>/.*?): byte (?P<byte>\d+): (?P<reason>.*)", re.D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A log with ``cleanup.policy=compact``. ``rank``: its number in the order of dirty ratios, from 1 on;
+    """A log with ``cleanup.policy=compact``. ``rank``: its place in the order of dirty ratios, from 1 on;
     ``needed_ratio``: ``min.cleanable.dirty.ratio``; ``waits_for``: why it is not cleaned now, "" if it is
     due; ``overdue_ms``: how long it has waited beyond ``max.compaction.lag.ms``; ``damage``: why a file of it
     cannot be read, "" if none was met."""

@@ -312,15 +312,17 @@ def _waits_for_horizon(
         )
         return replace(answer, code=MARKER_NEEDED, sentence=sentence)
     if record.batch["magic"][0] < 2:
-        return _waits_in_old_format(conditions, record, answer)
-    if horizon_ms is None:
+        waits = _waits_in_old_format(conditions, record, answer)
+        if waits is not None:
+            return waits
+    elif horizon_ms is None:
         retention = conditions.log_config.delete_retention_ms
         sentence = (
             "It is a tombstone. The next cleaning gives it a delete horizon, "
             f"{retention:,} ms later (delete.retention.ms); a cleaning after that removes it."
         )
         return replace(answer, code=TOMBSTONE_UNSTAMPED, sentence=sentence)
-    if horizon_ms > conditions.now_ms:
+    elif horizon_ms > conditions.now_ms:
         what = "the end of a transaction without records" if is_marker else "a tombstone"
         sentence = f"It is {what}; a cleaning after {time_text(horizon_ms)}, its delete horizon, removes it."
         return replace(answer, code=TOMBSTONE_WAITING, sentence=sentence, until_ms=horizon_ms)
@@ -328,8 +330,8 @@ def _waits_for_horizon(
     tombstones_from = conditions.bounds.tombstones_from
     if not is_marker and int(record.batch["last_offset"][0]) >= tombstones_from:
         sentence = (
-            "Its delete horizon has passed, but side-by-side compaction, which may have a record with its "
-            f"key, has only reached offset {tombstones_from}."
+            "It is a tombstone that has waited long enough, but side-by-side compaction, which may have a "
+            f"record with its key, has only reached offset {tombstones_from}."
         )
         return replace(answer, code=HELD_BY_LEDGER, sentence=sentence)
     return None

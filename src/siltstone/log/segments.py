@@ -170,8 +170,9 @@ def windows(
 ) -> Iterator[Window]:
     """Read the batches in bytes [``start``, ``end``) of a file, window by window.
 
-    A batch begins at ``start``. ``verify``: check every batch's checksum. Yields all batches before the first
-    one that is damaged or incomplete, and then raises CorruptRecordError with its path, position and reason.
+    A batch begins at ``start``. ``verify``: check every batch's checksum. Raises CorruptRecordError with
+    path, position and reason for the first batch that is damaged or incomplete. Before, it yields the batches
+    that precede that one; for a wrong checksum only those of earlier windows.
     """
     end = reader.stat.size if end is None else end
     buffer = np.empty(min(window_size, max(end - start, 1)), np.uint8)
@@ -196,8 +197,8 @@ def windows(
             return
         if not len(scan.batches):
             # The batch does not fit into the buffer. ``scan.needed`` is its size, or 0 if the buffer does not
-            # even hold its size field. A larger buffer is allocated only if the batch's header is possible:
-            # a damaged size field may say 2 GiB.
+            # even hold its first 17 bytes, up to the magic byte. A larger buffer is allocated only if the
+            # batch's header is possible: a damaged size field may say 2 GiB.
             header = scan_headers(incomplete[:BATCH_OVERHEAD], end - origin)
             if header.outcome not in (ScanEnd.CLEAN, ScanEnd.TRUNCATED):
                 raise CorruptRecordError(reader.path, origin, SCAN_REASON[header.outcome])
@@ -239,8 +240,8 @@ def first_batch_timestamp(segment: Segment) -> int | None:
 def has_message_sets(segment: Segment) -> bool:
     """Does the segment begin with a message set (magic 0 or 1)?
 
-    None follows a v2 batch, unless a broker's ``message.format.version`` was lowered. Such a segment is
-    cleaned as well, but less disk space is reserved for it. Raises OSError.
+    A message set follows v2 batches only if a broker's ``message.format.version`` was lowered. It is cleaned
+    as well then, but less disk space is reserved for its segment. Raises OSError.
     """
     with files.Reader(segment.path) as reader:
         # Filled with 2, so an empty segment, of which no byte is read, counts as one of v2 batches.

@@ -221,15 +221,19 @@ def build_batch(
     to the last record's. With log-append time the largest timestamp is every record's.
     """
     count = len(offset)
-    spans = headers or Spans(np.zeros(1, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32))
+    header_spans = headers or Spans(
+        np.zeros(1, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int32)
+    )
     max_timestamp = int(timestamp.max()) if count else -1
     times = np.full(count, max_timestamp) if header.log_append else timestamp
     base_timestamp = header.delete_horizon_ms
     if base_timestamp is None:
         base_timestamp = int(times[0]) if count else -1
-    content_size = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, spans))
+    content_size = sum(int(np.maximum(part.size, 0).sum()) for part in (keys, values, header_spans))
     records = np.empty(content_size + MAX_RECORD_OVERHEAD * count, np.uint8)
-    end = encode_records(offset - header.base_offset, times - base_timestamp, keys, values, spans, records, 0)
+    end = encode_records(
+        offset - header.base_offset, times - base_timestamp, keys, values, header_spans, records, 0
+    )
     last_offset = int(offset[-1]) if last_offset is None else last_offset
     return assemble_batch(header, records[:end], last_offset, base_timestamp, max_timestamp, count)
 

@@ -17,7 +17,7 @@ frame. A chunk may end within a message, since a reader asks for a number of byt
 
     size = frame_size(head, limit)            # from the first 4 bytes, before anything is allocated
     result = decode_message_set_send(frame)
-    scan = result.scan()                      # CLEAN: ends between two · TRUNCATED: ends within one
+    scan = result.scan()                      # the whole messages, and whether the chunk ends within one
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def frame_size(head: bytes | bytearray | memoryview, limit: int = MAX_FRAME_SIZE
 
 
 def _checked_size(length: int, position: int, limit: int, limit_meaning: str) -> int:
-    """The bytes of a frame with this total length, of which ``limit`` are allowed or left: ``limit_meaning``
-    says it in the error. Raises CorruptRecordError with ``position``."""
+    """The bytes of a frame with this total length, at most ``limit``; ``limit_meaning``: the error's words
+    for the limit ("are allowed"). Raises CorruptRecordError with ``position``."""
     if length < MIN_LENGTH:
         raise CorruptRecordError(_ERROR_PATH, position, f"impossible length {length}")
     size = LENGTH_SIZE + length
@@ -139,6 +139,7 @@ def decode_multi_message_set_send(
 
     ``max_results`` is how many results were asked for: more are refused.
     """
+    # The head is that of a ``MessageSetSend``, and so are the checks of the whole frame.
     data, outer = np.frombuffer(frame, np.uint8), decode_message_set_send(frame)
     results: list[MessageSetSend] = []
     position = HEADER.size

@@ -151,7 +151,8 @@ def fill_records_before(planned: PlannedLog, log_report: LogReport) -> None:
 def changes_something(work: LogWork, group: GroupReport) -> bool:
     """Does the rewritten group have fewer records, bytes or segments than before?
 
-    ``--stop-after`` stops a run only after such a change. A hard link to the old log does not count, nor does
+    ``--stop-after`` stops a run only after such a change, or after a log that is done (its checkpoint has
+    moved). A hard link to the old log does not count, nor does
     a new delete horizon: otherwise a short run that is repeated might do only that every time.
     """
     sources = work.sources(work.groups[group.group_index])
@@ -429,8 +430,8 @@ class Cleaner:
 
     def _choose_execution(self, planned: PlannedLog, shares: int = 1) -> ExecutionPlan | None:
         """Choose how to execute the log's cleaning (``_execution``). None if there is too little space: that
-        is the log's failure. A log is asked for again in its turn, since others have taken and freed space
-        meanwhile."""
+        is the log's failure. This is called to sort the logs, and again when a log begins: others have taken
+        and freed space meanwhile."""
         try:
             execution, space = self._execution(planned, shares)
         except OSError as error:
