@@ -25,7 +25,7 @@ def listeners(text: str) -> list[BrokerListener]:
 
 
 def test_the_default_reaches_this_machine_only() -> None:
-    assert [one.text for one in listeners("")] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert [listener.text for listener in listeners("")] == ["PLAINTEXT://127.0.0.1:9092"]
     assert listeners("listeners=") == []
 
 

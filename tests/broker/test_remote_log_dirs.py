@@ -45,11 +45,11 @@ class Cluster:
         self.error_code = 0
         self.port = 0
         vars(self).update(changes)
-        self.asked: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int]] = []
 
     def __call__(self, frame: bytes) -> bytes:
         header = read_header(memoryview(frame))
-        self.asked.append((header.api_key, header.api_version))
+        self.requests.append((header.api_key, header.api_version))
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         answer = self.answer(header.api_key)
         body = head + b"".join(map(bytes, codec.write(answer, header.api_version)))  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def test_a_brokers_directories_are_shown_as_the_directories_themselves(tmp_path:
         with BrokerServer(served, [BrokerListener(port=0)]) as server:
             server.start()
             address = f"127.0.0.1:{server.addresses[0].port}"
-            found = describe_log_dirs(f"127.0.0.1:1,{address}", {"security.protocol": "plaintext"})
-            some = describe_log_dirs(address, {}, ["plain", "nope"], [0])
+            description = describe_log_dirs(f"127.0.0.1:1,{address}", {"security.protocol": "plaintext"})
+            some_topics = describe_log_dirs(address, {}, ["plain", "nope"], [0])
     directories = BrokerDirectories(paths=paths)
-    assert found == of_directories(directories)
-    assert some == of_directories(directories, ["plain"])
+    assert description == of_directories(directories)
+    assert some_topics == of_directories(directories, ["plain"])
 
 
 def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
@@ -103,11 +103,11 @@ def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
     )
     for newest in range(1, 9):
         versions = {METADATA: (0, newest), DESCRIBE_LOG_DIRS: (0, newest)}
-        with cluster(results=results, versions=versions) as (address, asked):
+        with cluster(results=results, versions=versions) as (address, answers):
             (broker,) = describe_log_dirs(address, {})["brokers"]
-            assert asked.asked[-1] == (DESCRIBE_LOG_DIRS, min(newest, 5))
+            assert answers.requests[-1] == (DESCRIBE_LOG_DIRS, min(newest, 5))
         assert broker["broker"] == 7
-        assert [(one["logDir"], one["error"]) for one in broker["logDirs"]] == [
+        assert [(directory["logDir"], directory["error"]) for directory in broker["logDirs"]] == [
             ("/a", None),
             ("/b", "org.apache.kafka.common.errors.KafkaStorageException"),
             ("/c", "error 31"),
@@ -120,8 +120,8 @@ def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
 
 def test_all_brokers_of_a_cluster_are_asked_or_some() -> None:
     with cluster(brokers=(3, 1, 2)) as (address, _):
-        assert [one["broker"] for one in describe_log_dirs(address, {})["brokers"]] == [1, 2, 3]
-        assert [one["broker"] for one in describe_log_dirs(address, {}, (), [3, 1])["brokers"]] == [1, 3]
+        assert [row["broker"] for row in describe_log_dirs(address, {})["brokers"]] == [1, 2, 3]
+        assert [row["broker"] for row in describe_log_dirs(address, {}, (), [3, 1])["brokers"]] == [1, 3]
         with pytest.raises(UsageError, match=r"no broker 4, 5; pass some of 1, 2, 3"):
             describe_log_dirs(address, {}, (), [5, 1, 4])
 
@@ -218,7 +218,7 @@ def test_answers_with_bytes_changed_are_read_or_refused() -> None:
 
     def changed(frame: bytes) -> bytes:
         answer = bytearray(answers(frame))
-        if answers.asked[-1][0] == DESCRIBE_LOG_DIRS:
+        if answers.requests[-1][0] == DESCRIBE_LOG_DIRS:
             answer[chance.randrange(4, len(answer))] = chance.randrange(256)
         return bytes(answer)
 

@@ -79,8 +79,8 @@ def test_the_pool_is_another_thread(broker: ServedBroker) -> None:
     async def where() -> tuple[int, int]:
         return threading.get_ident(), await broker.broker.in_pool(threading.get_ident)
 
-    here, there = broker.loop.run_until_complete(where())
-    assert here != there
+    loop_thread, pool_thread = broker.loop.run_until_complete(where())
+    assert loop_thread != pool_thread
 
 
 def test_what_waits_for_the_kernels_is_called_once_they_are_loaded(broker: ServedBroker) -> None:

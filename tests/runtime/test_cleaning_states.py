@@ -16,18 +16,18 @@ WHERE = TopicPartition("topic", 0)
 SOON = 5
 
 
-def until(states: CleaningStates, wanted: State) -> None:
+def until(states: CleaningStates, expected: State) -> None:
     with states._condition:
-        assert states._condition.wait_for(lambda: states.state(WHERE) == wanted, SOON), states.state(WHERE)
+        assert states._condition.wait_for(lambda: states.state(WHERE) == expected, SOON), states.state(WHERE)
 
 
 def test_pauses_count_up_and_down() -> None:
     states = CleaningStates()
-    seen = [states.state(WHERE)]
+    observed = [states.state(WHERE)]
     for call in (states.abort_and_pause, states.abort_and_pause, states.resume, states.resume):
         call(WHERE)
-        seen.append(states.state(WHERE))
-    assert seen == [NONE, paused(1), paused(2), paused(1), NONE]
+        observed.append(states.state(WHERE))
+    assert observed == [NONE, paused(1), paused(2), paused(1), NONE]
 
 
 def test_a_claim_counts_until_it_is_done_also_after_an_abort() -> None:

@@ -86,10 +86,10 @@ def test_what_is_found_during_a_change_is_not_kept(tmp_path: Path, monkeypatch: 
         topics, look = logs.topics, type(logs.topics)._entry
 
         def change_meanwhile(self: Topics, name: str) -> object:
-            found = look(self, name)
+            entry = look(self, name)
             monkeypatch.undo()
             topics.add_partitions("a", 3)
-            return found
+            return entry
 
         topics.forget_partitions()
         monkeypatch.setattr(type(topics), "_entry", change_meanwhile)

@@ -18,11 +18,11 @@ from tests.support.broker import ServedBroker
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(broker: ServedBroker, version: int) -> None:
     broker.manager.topics.create("t", 2)
-    asked = (
+    topic_partitions = (
         TopicPartitions(topic="t", partitions=(1, 2, -1)),
         TopicPartitions(topic="../t", partitions=(0,)),
     )
-    answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=asked), version)
+    answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=topic_partitions), version)
     codes = [[row.error_code for row in topic.partition_result] for topic in answer.replica_election_results]
     assert (answer.error_code, codes) == (0, [[84, 3, 3], [3]])
     assert codec.write(answer, version)
@@ -41,8 +41,8 @@ def test_all_partitions(broker: ServedBroker) -> None:
 @pytest.mark.parametrize("kind", [-128, -1, 2, 127])
 def test_an_unknown_election(broker: ServedBroker, kind: int) -> None:
     broker.manager.topics.create("t")
-    asked = (TopicPartitions(topic="t", partitions=(0,)),)
-    request = ElectLeadersRequest(election_type=kind, topic_partitions=asked)
+    topic_partitions = (TopicPartitions(topic="t", partitions=(0,)),)
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=topic_partitions)
     answer = broker.call(elect_leaders, request, 2)
     assert answer.error_code == answer.replica_election_results[0].partition_result[0].error_code == 42
 
@@ -66,9 +66,9 @@ def test_where_a_partition_may_go(
     broker.manager.topics.create("t")
     if isinstance(replicas, str):
         replicas = (broker.broker.node_id,) * (2 if "twice" in replicas else 1)
-    asked = ReassignablePartition(partition_index=number, replicas=replicas)
+    partition = ReassignablePartition(partition_index=number, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
-        topics=(ReassignableTopic(name="t", partitions=(asked,)),), allow_replication_factor_change=False
+        topics=(ReassignableTopic(name="t", partitions=(partition,)),), allow_replication_factor_change=False
     )
     for version in range(2):
         answer = broker.call(alter_partition_reassignments, request, version)

@@ -119,8 +119,8 @@ def with_static(broker: ServedBroker, **settings: str) -> None:
 def test_a_topics_settings_are_kafkas_in_kafkas_order(broker: ServedBroker) -> None:
     with_static(broker, log_segment_delete_delay_ms="200")
     broker.manager.topics.create("t", 1, {"cleanup.policy": "compact", "retention.ms": "123"})
-    found = described(broker, TOPIC, "t", include_synonyms=True)
-    assert (found.error_code, found.error_message) == (0, "")
+    resource = described(broker, TOPIC, "t", include_synonyms=True)
+    assert (resource.error_code, resource.error_message) == (0, "")
     kafkas = json.loads((DATA / "topic_settings.json").read_text("utf-8"))
     assert [
         {
@@ -130,24 +130,24 @@ def test_a_topics_settings_are_kafkas_in_kafkas_order(broker: ServedBroker) -> N
             "type": entry.config_type,
             "synonyms": [list(synonym) for synonym in sources(entry)],
         }
-        for entry in found.configs[: len(kafkas)]
+        for entry in resource.configs[: len(kafkas)]
     ] == kafkas
     assert len(kafkas) == 33
-    assert [entry.name for entry in found.configs[33:]] == [
+    assert [entry.name for entry in resource.configs[33:]] == [
         "compactionThreshold",
         "max.decompressed.message.bytes",
         "siltstone.compaction.order",
         "siltstone.retention.policy",
         "topicCompactionRetainNullKey",
     ]
-    assert not any(entry.read_only or entry.is_sensitive for entry in found.configs)
+    assert not any(entry.read_only or entry.is_sensitive for entry in resource.configs)
 
 
 def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE, include_synonyms=True).configs}
-    assert list(found) == sorted(found)
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE, include_synonyms=True).configs}
+    assert list(entries) == sorted(entries)
     for kafkas in json.loads((DATA / "broker_settings.json").read_text("utf-8")):
-        name, entry = kafkas["name"], found[kafkas["name"]]
+        name, entry = kafkas["name"], entries[kafkas["name"]]
         defaults = [value for _, value, source in sources(entry) if source == DEFAULT][-1:]
         assert (name, defaults == kafkas["default"]) == (name, name not in DIFFERENT_DEFAULTS)
         alike = (entry.read_only, entry.config_type) == (kafkas["read_only"], kafkas["type"])
@@ -157,8 +157,8 @@ def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
 def test_a_broker_tells_its_directories_and_its_number(broker: ServedBroker, tmp_path: Path) -> None:
     """Whoever has named them: the command line, or the files in the directories."""
     keys = ("log.dirs", "log.dir", "node.id")
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
-    assert {name: (entry.value, entry.config_source) for name, entry in found.items()} == {
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
+    assert {name: (entry.value, entry.config_source) for name, entry in entries.items()} == {
         "log.dirs": (str(tmp_path), STATIC),
         "log.dir": ("/tmp/kafka-logs", DEFAULT),
         "node.id": (NODE, STATIC),
@@ -178,8 +178,8 @@ def test_what_kafka_does_not_list_is_listed_where_it_is_set(broker: ServedBroker
 
 def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
     broker.log("t")
-    found = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
-    (entry,) = found.configs
+    resource = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
+    (entry,) = resource.configs
     assert (entry.name, entry.value, entry.documentation, entry.synonyms) == (
         "retention.ms",
         "604800000",
@@ -212,15 +212,15 @@ def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: 
     ],
 )
 def test_what_is_not_there_has_no_settings(broker: ServedBroker, kind: int, name: str, code: int) -> None:
-    found = described(broker, kind, name)
-    assert (found.error_code, found.resource_type, found.resource_name) == (code, kind, name)
-    assert found.configs == ()
+    resource = described(broker, kind, name)
+    assert (resource.error_code, resource.resource_type, resource.resource_name) == (code, kind, name)
+    assert resource.configs == ()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(LOGGER, NODE), (METRICS, "cm"), (GROUP, "g")])
 def test_what_siltstone_lacks_has_an_empty_list(broker: ServedBroker, kind: int, name: str) -> None:
-    found = described(broker, kind, name)
-    assert (found.error_code, found.configs) == (0, ())
+    resource = described(broker, kind, name)
+    assert (resource.error_code, resource.configs) == (0, ())
 
 
 def test_a_small_request_makes_no_huge_answer(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,18 +264,21 @@ def test_what_only_a_weaker_name_says_has_no_source(broker: ServedBroker) -> Non
     broker.log("t")
     (entry,) = described(broker, TOPIC, "t", keys=("retention.ms",), include_synonyms=True).configs
     assert (entry.value, entry.config_source, sources(entry)) == (str(24 * 3_600_000), DEFAULT, [])
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE).configs}
-    assert (found["log.retention.ms"].value, found["log.retention.ms"].config_source) == (None, DEFAULT)
-    assert (found["log.retention.hours"].value, found["log.retention.hours"].config_source) == ("24", STATIC)
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE).configs}
+    assert (entries["log.retention.ms"].value, entries["log.retention.ms"].config_source) == (None, DEFAULT)
+    assert (entries["log.retention.hours"].value, entries["log.retention.hours"].config_source) == (
+        "24",
+        STATIC,
+    )
 
 
 def test_another_name_of_a_setting_is_listed_where_it_is_set(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 1, {"internal.segment.bytes": "1000", "message.format.version": "3.0"})
-    found = described(broker, TOPIC, "t", include_synonyms=True).configs
-    assert (found[0].name, found[0].value, sources(found[0])) == (
+    entries = described(broker, TOPIC, "t", include_synonyms=True).configs
+    assert (entries[0].name, entries[0].value, sources(entries[0])) == (
         "internal.segment.bytes", "1000", [("internal.segment.bytes", "1000", OWN)],
     )  # fmt: skip
-    by_name = {entry.name: (entry.value, entry.config_source) for entry in found}
+    by_name = {entry.name: (entry.value, entry.config_source) for entry in entries}
     assert by_name["segment.bytes"] == (str(1 << 30), DEFAULT)
     assert by_name["message.format.version"] == ("3.0", OWN)
 
@@ -475,7 +478,7 @@ def test_all_settings_of_the_broker_are_replaced(broker: ServedBroker) -> None:
 # ListConfigResources
 
 
-@pytest.mark.parametrize(("version", "kinds", "found"), [
+@pytest.mark.parametrize(("version", "kinds", "expected"), [
     (0, (), []),
     (1, (), [(NODE, LOGGER), (NODE, BROKER), ("t", TOPIC)]),
     (1, (TOPIC,), [("t", TOPIC)]),
@@ -483,14 +486,14 @@ def test_all_settings_of_the_broker_are_replaced(broker: ServedBroker) -> None:
     (1, (BROKER, TOPIC, BROKER), [(NODE, BROKER), ("t", TOPIC)]),
 ])  # fmt: skip
 def test_what_has_settings(
-    broker: ServedBroker, version: int, kinds: tuple[int, ...], found: list[tuple[str, int]]
+    broker: ServedBroker, version: int, kinds: tuple[int, ...], expected: list[tuple[str, int]]
 ) -> None:
     broker.log("t")
     answer = broker.call(list_config_resources, ListConfigResourcesRequest(resource_types=kinds), version)
     assert (
         answer.error_code,
-        [(one.resource_name, one.resource_type) for one in answer.config_resources],
-    ) == (0, found)
+        [(resource.resource_name, resource.resource_type) for resource in answer.config_resources],
+    ) == (0, expected)
 
 
 def test_an_unknown_kind_of_resources(broker: ServedBroker) -> None:

@@ -38,11 +38,13 @@ class Client:
         self.broker, self.version = broker, version
         self.number = self.epoch = 0
 
-    def request(self, *wanted: tuple[int, int], forget: Sequence[int] = (), **fields: object) -> FetchRequest:
+    def request(
+        self, *partitions: tuple[int, int], forget: Sequence[int] = (), **fields: object
+    ) -> FetchRequest:
         """Partitions of topic t, each (number, offset)."""
         rows = tuple(
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PLENTY)
-            for number, offset in wanted
+            for number, offset in partitions
         )
         by_id = self.version >= 13
         place = {"topic_id": self.broker.broker.id_of_topic("t")} if by_id else {"topic": "t"}
@@ -59,9 +61,9 @@ class Client:
             }
         )
 
-    def ask(self, *wanted: tuple[int, int], **fields: object) -> list[tuple[int, int, int]]:
+    def ask(self, *partitions: tuple[int, int], **fields: object) -> list[tuple[int, int, int]]:
         """(partition, error, bytes) of each that is answered."""
-        answer = self.broker.call(fetch, self.request(*wanted, **fields), self.version)  # type: ignore[arg-type]
+        answer = self.broker.call(fetch, self.request(*partitions, **fields), self.version)  # type: ignore[arg-type]
         assert answer.error_code == 0
         self.number, self.epoch = answer.session_id, self.epoch + 1
         return [
@@ -174,12 +176,12 @@ def test_no_room(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
     """One waits while the next one of its session comes by another connection."""
     client = client_of(broker)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
-    assert not isinstance(found, FetchResponse)
+    pending = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
+    assert not isinstance(pending, FetchResponse)
     number = client.number
 
     async def run() -> tuple[FetchResponse, FetchResponse]:
-        older = asyncio.ensure_future(found)  # type: ignore[arg-type]
+        older = asyncio.ensure_future(pending)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         client.epoch += 1
         newer = fetch(broker.broker, client.request((1, 0), forget=[0]), context_of(12))
@@ -196,10 +198,10 @@ def test_a_session_that_waits(broker: ServedBroker) -> None:
     client = client_of(broker)
     assert client.ask(max_wait_ms=WAIT_MS) == []
     assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
+    pending = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
 
     async def run() -> FetchResponse:
-        task = asyncio.ensure_future(found)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(pending)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         broker.log("t", 2, records=1)
         return await task
