@@ -107,7 +107,7 @@ def test_a_dry_run_changes_nothing(logs: Path) -> None:
     assert contents(logs) == before
 
 
-def test_more_records_than_a_batch_has(logs: Path) -> None:
+def test_a_checkpoint_may_have_more_records_than_a_batch(logs: Path) -> None:
     with BrokerDirectories(paths=(logs,)).open() as manager:
         manager.topics.create("many", 30, {})
         for number in range(40):
@@ -246,7 +246,7 @@ def test_a_link_in_the_place_of_the_checkpoint_is_replaced(logs: Path, tmp_path:
     assert not (logs / BOOTSTRAP_CHECKPOINT).is_symlink()
 
 
-def test_wrong_flags(logs: Path, tmp_path: Path) -> None:
+def test_a_wrong_release_or_target_is_refused(logs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"3\.9"):
         handed(logs, release="3.9")
     (logs / "__cluster_metadata-0").mkdir()
@@ -361,7 +361,7 @@ def test_a_cleaning_has_the_same_settings(own: KafkasOwn) -> None:
     assert cleaner_configs() == before
 
 
-def test_it_may_be_handed_over_again_after_a_change(own: KafkasOwn) -> None:
+def test_directories_may_be_handed_over_again_after_a_change(own: KafkasOwn) -> None:
     own.hand_over()
     settings, topics, _, next_producer_id = own.handed_over()
     with own.directories.open() as manager:
@@ -401,7 +401,7 @@ def changes_of(own: KafkasOwn, number: int = 1 << 30) -> list[str]:
     return kinds
 
 
-def test_a_crash_before_each_change_of_a_file(kafkas_own: KafkasOwn, tmp_path: Path) -> None:
+def test_a_crash_before_any_change_of_a_file_loses_no_setting(kafkas_own: KafkasOwn, tmp_path: Path) -> None:
     """A thorough run tries all changes, any other those that make something visible."""
 
     def copy_of(source: KafkasOwn, name: str) -> KafkasOwn:

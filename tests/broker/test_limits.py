@@ -41,7 +41,7 @@ def test_connections_leave_half_of_the_descriptors_to_the_logs(monkeypatch: pyte
     assert limits("max.connections=10").connections_max == 10
 
 
-def test_the_process_may_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_open_files_is_raised_to_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [(1024, 4096)]
 
     def set_to(which: int, limits: tuple[int, int]) -> None:
@@ -83,7 +83,7 @@ NO_OVERRIDES = (
 
 
 @pytest.mark.parametrize("text", [*NO_OVERRIDES, f"192.0.2.2:{'9' * 5000}"])
-def test_an_override_that_is_none_is_refused(text: str) -> None:
+def test_a_text_that_is_no_override_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="ADDRESS:COUNT"):
         limits(f"max.connections.per.ip.overrides=192.0.2.1:1,{text}")
 

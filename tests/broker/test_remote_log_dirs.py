@@ -134,7 +134,7 @@ def test_all_brokers_of_a_cluster_are_asked_or_some() -> None:
     {METADATA: (5, 2), DESCRIBE_LOG_DIRS: (1, 5)},
     {},
 ])  # fmt: skip
-def test_a_broker_that_is_too_old_or_too_new(versions: dict[int, tuple[int, int]]) -> None:
+def test_a_broker_without_a_common_version_is_refused(versions: dict[int, tuple[int, int]]) -> None:
     with (
         cluster(versions=versions) as (address, _),
         pytest.raises(BrokerRefusedError, match="the broker supports no version of"),
@@ -142,7 +142,7 @@ def test_a_broker_that_is_too_old_or_too_new(versions: dict[int, tuple[int, int]
         describe_log_dirs(address, {})
 
 
-def test_a_refusal_of_the_whole_request() -> None:
+def test_a_refusal_of_the_whole_request_is_an_error() -> None:
     with cluster(error_code=31) as (address, _), pytest.raises(BrokerRefusedError, match="error 31"):
         describe_log_dirs(address, {})
 
@@ -150,12 +150,12 @@ def test_a_refusal_of_the_whole_request() -> None:
 @pytest.mark.parametrize(
     "text", ["", "there", "there:", ":9092", "there:0", "there:65536", "there:-1", "[]:1", "a:1,"]
 )
-def test_addresses_that_are_none(text: str) -> None:
+def test_texts_that_are_no_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no address; pass HOST:PORT"):
         describe_log_dirs(text, {})
 
 
-def test_addresses() -> None:
+def test_addresses_of_ipv6_have_brackets() -> None:
     assert Address.parse("[::1]:9") == Address("::1", 9)
     assert str(Address("::1", 9)) == "[::1]:9"
 
@@ -165,7 +165,7 @@ def test_other_protocols_are_refused() -> None:
         describe_log_dirs("there:1", {"security.protocol": "SASL_SSL"})
 
 
-def test_brokers_that_are_not_there() -> None:
+def test_brokers_that_cannot_be_reached_are_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for address in (f"127.0.0.1:{port}", "no.such.host.invalid:9092", f"{'a' * 300}.invalid:9092", "a..b:1"):
@@ -173,7 +173,7 @@ def test_brokers_that_are_not_there() -> None:
             describe_log_dirs(address, {})
 
 
-def test_a_listed_broker_that_is_not_there() -> None:
+def test_a_listed_broker_that_cannot_be_reached_is_an_error() -> None:
     with cluster(port=1) as (address, answers):
         answers.port = 1
         with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1: "):
@@ -183,7 +183,7 @@ def test_a_listed_broker_that_is_not_there() -> None:
             describe_log_dirs(address, {})
 
 
-def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_silent_or_stops_amid_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_client, "SECONDS", 0.2)
     with peer(lambda frame: b"") as address, pytest.raises(BrokerUnreachableError, match="does not answer"):
         describe_log_dirs(address, {})
@@ -203,7 +203,7 @@ def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyP
     (struct.pack(">ii", 4, 1), "cannot be read at byte"),
     (struct.pack(">iihi", 10, 1, 0, 0x7FFFFFFF), "cannot be read at byte"),
 ])  # fmt: skip
-def test_what_is_no_answer(answer: bytes | None, reason: str) -> None:
+def test_bytes_that_are_no_answer_are_an_unreachable_broker(answer: bytes | None, reason: str) -> None:
     with peer(lambda frame: answer) as address, pytest.raises(BrokerUnreachableError, match=reason):
         describe_log_dirs(address, {})
 

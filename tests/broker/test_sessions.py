@@ -35,7 +35,7 @@ def code_of(sessions: FetchSessionCache, request: FetchRequest, *, by_id: bool =
     return refused.value.code
 
 
-def test_slots() -> None:
+def test_a_session_is_begun_while_there_are_slots() -> None:
     sessions = FetchSessionCache()
     first, second = begun(sessions), begun(sessions)
     assert 0 < first != second > 0
@@ -45,7 +45,7 @@ def test_slots() -> None:
     assert begun(FetchSessionCache(), slots=0) == 0
 
 
-def test_one_that_is_idle_for_long_makes_room() -> None:
+def test_a_session_that_is_idle_for_long_makes_room() -> None:
     sessions = FetchSessionCache()
     first, second = begun(sessions), begun(sessions, now=1.0)
     assert begun(sessions, now=IDLE_SECONDS) == 0
@@ -55,7 +55,7 @@ def test_one_that_is_idle_for_long_makes_room() -> None:
     assert sessions.resume(fetch_request(session=first, epoch=2), by_id=False, now=OLD) is not None
 
 
-def test_a_smaller_old_one_makes_room_for_a_larger_one() -> None:
+def test_a_smaller_old_session_makes_room_for_a_larger_one() -> None:
     sessions = FetchSessionCache()
     large, small = begun(sessions, 3), begun(sessions, 2)
     assert begun(sessions, 9, now=100.0) == 0  # none is old yet
@@ -82,7 +82,7 @@ def test_all_partitions_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -
     assert (len(sessions), sessions.partitions) == (1, 5)
 
 
-def test_epochs() -> None:
+def test_a_session_is_resumed_with_its_next_epoch_only() -> None:
     sessions = FetchSessionCache()
     number = begun(sessions)
     for wrong in (-7, 2, 1 << 30):
@@ -102,7 +102,7 @@ def test_epochs() -> None:
     assert session.epoch == 1
 
 
-def test_partitions_come_change_and_go() -> None:
+def test_partitions_of_a_session_come_change_and_go() -> None:
     sessions = FetchSessionCache()
     number = begun(sessions, 3)
     request = fetch_request(1, 5, session=number, epoch=1, forget=(0, 9, 5))
@@ -119,7 +119,7 @@ def test_partitions_come_change_and_go() -> None:
     assert (len(sessions), sessions.partitions) == (0, 0)
 
 
-def test_the_end() -> None:
+def test_only_its_own_number_ends_a_session() -> None:
     sessions = FetchSessionCache()
     number = begun(sessions, 3)
     for stranger in (0, -1, number ^ 1):

@@ -86,7 +86,7 @@ def test_an_aborted_claim_keeps_other_cleaners_away_until_it_is_done() -> None:
     other.check()
 
 
-def test_two_that_abort_have_two_pauses() -> None:
+def test_two_threads_that_abort_have_two_pauses() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
@@ -152,7 +152,7 @@ def test_a_log_is_paused_while_its_policy_lacks_compact() -> None:
     assert states.state(WHERE) == NONE
 
 
-def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
+def test_a_policy_that_comes_back_while_the_first_change_waits_leaves_no_pause() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None

@@ -139,7 +139,7 @@ def test_appends_go_on_with_the_leader_epoch_that_the_log_has(tmp_path: Path) ->
 # Whole directories
 
 
-def test_open_to_append(tmp_path: Path) -> None:
+def test_directories_are_opened_to_append_with_mode_a_only(tmp_path: Path) -> None:
     with st.open(tmp_path / "logs", "a") as logs:
         logs.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
         assert st.append(logs["users", 1], [st.NewRecord(key=b"k", value=b"v")], sync=True).last_offset == 0

@@ -38,7 +38,7 @@ def test_a_deleted_topics_id_leads_nowhere(tmp_path: Path) -> None:
         assert (logs.topics.ids, logs.topics.names_by_id) == ({"a": new}, {new: "a"})
 
 
-def test_topics_that_only_their_files_know(tmp_path: Path) -> None:
+def test_topics_that_no_registry_lists_have_the_ids_of_their_files(tmp_path: Path) -> None:
     """As in a directory that a broker has used: no registry."""
     with opened(tmp_path) as logs:
         known = as_bytes(logs.topics.create("known").topic_id)

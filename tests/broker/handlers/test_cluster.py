@@ -28,7 +28,7 @@ def test_no_election_is_needed(broker: ServedBroker, version: int) -> None:
     assert codec.write(answer, version)
 
 
-def test_all_partitions(broker: ServedBroker) -> None:
+def test_an_election_of_all_partitions_lists_topics_without_results(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 2)
     answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=None), 2)
     assert [
@@ -39,7 +39,7 @@ def test_all_partitions(broker: ServedBroker) -> None:
 
 
 @pytest.mark.parametrize("kind", [-128, -1, 2, 127])
-def test_an_unknown_election(broker: ServedBroker, kind: int) -> None:
+def test_an_unknown_kind_of_election_is_refused(broker: ServedBroker, kind: int) -> None:
     broker.manager.topics.create("t")
     topic_partitions = (TopicPartitions(topic="t", partitions=(0,)),)
     request = ElectLeadersRequest(election_type=kind, topic_partitions=topic_partitions)
@@ -60,7 +60,7 @@ def test_an_unknown_election(broker: ServedBroker, kind: int) -> None:
         (-1, None, 3),
     ],
 )
-def test_where_a_partition_may_go(
+def test_a_partition_may_be_assigned_to_this_broker_only(
     broker: ServedBroker, number: int, replicas: str | tuple[int, ...] | None, code: int
 ) -> None:
     broker.manager.topics.create("t")

@@ -211,7 +211,9 @@ def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: 
         (-1, "x", BAD_REQUEST),
     ],
 )
-def test_what_is_not_there_has_no_settings(broker: ServedBroker, kind: int, name: str, code: int) -> None:
+def test_a_resource_that_does_not_exist_has_no_settings(
+    broker: ServedBroker, kind: int, name: str, code: int
+) -> None:
     resource = described(broker, kind, name)
     assert (resource.error_code, resource.resource_type, resource.resource_name) == (code, kind, name)
     assert resource.configs == ()
@@ -356,7 +358,9 @@ def test_a_bad_change_of_a_topic_changes_nothing(broker: ServedBroker, case: str
         (99, "x", BAD_REQUEST),
     ],
 )
-def test_a_change_of_what_is_not_there(broker: ServedBroker, kind: int, name: str, code: int) -> None:
+def test_a_change_of_a_resource_that_does_not_exist_is_refused(
+    broker: ServedBroker, kind: int, name: str, code: int
+) -> None:
     assert changed(broker, kind, name, ("retention.ms", SET, "1")) == code
 
 
@@ -386,7 +390,7 @@ def test_resources_of_one_request_have_each_their_outcome(broker: ServedBroker) 
     assert own(broker) == {"retention.ms": "5"}
 
 
-def test_a_change_that_is_only_checked(broker: ServedBroker) -> None:
+def test_a_change_that_is_only_checked_sets_nothing(broker: ServedBroker) -> None:
     broker.log("t")
     assert changed(broker, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True) == 0
     assert changed(broker, TOPIC, "t", ("retention.ms", SET, "x"), validate_only=True) == BAD_CONFIG
@@ -433,7 +437,9 @@ def test_what_is_set_for_the_broker_applies_at_once_and_is_kept(tmp_path: Path) 
         ("nope", "5", BAD_CONFIG),
     ],
 )
-def test_a_bad_change_of_the_broker(broker: ServedBroker, name: str, value: str, code: int) -> None:
+def test_a_bad_change_of_the_broker_is_refused_and_not_recorded(
+    broker: ServedBroker, name: str, value: str, code: int
+) -> None:
     """Kafka takes unknown settings of brokers: a plugin may know them. Here there is none."""
     for broker_id in (NODE, ""):
         assert changed(broker, BROKER, broker_id, (name, SET, value)) == code
@@ -485,7 +491,7 @@ def test_all_settings_of_the_broker_are_replaced(broker: ServedBroker) -> None:
     (1, (METRICS, GROUP), []),
     (1, (BROKER, TOPIC, BROKER), [(NODE, BROKER), ("t", TOPIC)]),
 ])  # fmt: skip
-def test_what_has_settings(
+def test_resources_with_settings_are_listed_by_kind(
     broker: ServedBroker, version: int, kinds: tuple[int, ...], expected: list[tuple[str, int]]
 ) -> None:
     broker.log("t")
@@ -496,6 +502,6 @@ def test_what_has_settings(
     ) == (0, expected)
 
 
-def test_an_unknown_kind_of_resources(broker: ServedBroker) -> None:
+def test_an_unknown_kind_of_resources_is_refused(broker: ServedBroker) -> None:
     answer = broker.call(list_config_resources, ListConfigResourcesRequest(resource_types=(TOPIC, 99)), 1)
     assert (answer.error_code, answer.config_resources) == (35, ())

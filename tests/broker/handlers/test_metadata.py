@@ -117,7 +117,7 @@ def test_topics_by_id(broker: ServedBroker) -> None:
 @pytest.mark.parametrize(("version", "topic_id", "code"), [
     (10, b"\1" * 16, 42), (11, b"\1" * 16, 42), (11, ZERO_ID, 42), (12, ZERO_ID, -1), (13, ZERO_ID, -1),
 ])  # fmt: skip
-def test_a_topic_that_is_named_in_no_way_of_the_version(
+def test_a_topic_without_a_name_or_id_of_the_version_is_refused(
     broker: ServedBroker, version: int, topic_id: bytes, code: int
 ) -> None:
     answer = metadata_of(broker, topic_id, version=version)
@@ -153,7 +153,7 @@ def test_a_name_that_collides_is_not_created(broker: ServedBroker) -> None:
     assert codes(metadata_of(broker, "x_y")) == {"x_y": 3}
 
 
-def test_nothing_is_created_against_the_setting(broker: ServedBroker) -> None:
+def test_no_topic_is_created_where_the_setting_forbids_it(broker: ServedBroker) -> None:
     no = parse_broker_config({"auto.create.topics.enable": "false"}, "test")
     broker.manager.update_config(Config(static=no))
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_topics_are_described_in_order_of_name(broker: ServedBroker) -> None:
     (1, ("b", 1), ({"b": [1]}, ("b", 2))),
     (2, ("b", 9), ({"b": []}, None)),
 ])  # fmt: skip
-def test_partitions_page_by_page(
+def test_partitions_are_described_page_by_page(
     broker: ServedBroker, limit: int, cursor: tuple[str, int] | None, page: Any
 ) -> None:
     assert pages(described_topics(broker, "a", "b", limit=limit, cursor=cursor)) == page
@@ -259,7 +259,9 @@ def test_partitions_page_by_page(
 
 
 @pytest.mark.parametrize("cursor", [("nope", 0), ("", 0), ("b", -1)])
-def test_a_cursor_that_none_of_the_topics_has(broker: ServedBroker, cursor: tuple[str, int]) -> None:
+def test_a_cursor_that_none_of_the_topics_has_is_refused(
+    broker: ServedBroker, cursor: tuple[str, int]
+) -> None:
     answer = described_topics(broker, "a", "b", cursor=cursor)
     assert codes(answer) == {"a": 42, "b": 42}
     assert {topic.topic_authorized_operations for topic in answer.topics} == {OPERATIONS_OMITTED}

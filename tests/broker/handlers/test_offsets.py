@@ -79,18 +79,20 @@ def test_what_timestamps_stand_for(broker: ServedBroker) -> None:
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize(("timestamp", "first"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11)])
-def test_versions_know_timestamps(broker: ServedBroker, timestamp: int, first: int) -> None:
+def test_a_special_timestamp_is_refused_before_its_version(
+    broker: ServedBroker, timestamp: int, first: int
+) -> None:
     codes = [listed(broker, timestamp, version=version)[0][0] for version in range(1, NEWEST + 1)]
     assert codes == [35 if version < first else 0 for version in range(1, NEWEST + 1)]
 
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("timestamp", [-7, -100, -(1 << 63)])
-def test_other_negative_timestamps(broker: ServedBroker, timestamp: int) -> None:
+def test_other_negative_timestamps_are_refused(broker: ServedBroker, timestamp: int) -> None:
     assert listed(broker, timestamp) == [(35, -1, -1, -1)]
 
 
-def test_an_empty_log(broker: ServedBroker) -> None:
+def test_an_empty_log_has_start_and_end_but_no_offset_by_time(broker: ServedBroker) -> None:
     broker.log("t")
     rows = [listed(broker, timestamp)[0] for timestamp in (-1, -2, -3, 0)]
     assert rows == [(0, -1, 0, 0), (0, -1, 0, 0), NOTHING, NOTHING]
@@ -105,7 +107,7 @@ def test_read_committed_ends_at_the_last_stable_offset(broker: ServedBroker) -> 
 
 
 @pytest.mark.usefixtures("log")
-def test_errors_of_partitions(broker: ServedBroker) -> None:
+def test_unknown_partitions_and_wrong_leader_epochs_are_refused(broker: ServedBroker) -> None:
     assert listed(broker, -1, topic="other") == [(3, -1, -1, -1)]
     assert [row[0] for row in listed(broker, 0, 0)] == [0, 3]
     assert [listed(broker, -1, epoch=epoch)[0][0] for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
@@ -123,12 +125,12 @@ def test_many_partitions(broker: ServedBroker, count: int) -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_an_unknown_isolation_level(broker: ServedBroker) -> None:
+def test_an_unknown_isolation_level_is_refused(broker: ServedBroker) -> None:
     assert listed(broker, -1, isolation=2) == [(-1, -1, -1, -1)]
 
 
 @pytest.mark.usefixtures("log")
-def test_a_partition_that_is_listed_twice(broker: ServedBroker) -> None:
+def test_a_partition_that_is_listed_twice_is_refused_once(broker: ServedBroker) -> None:
     twice = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(timestamp=-1),) * 2)
     request = ListOffsetsRequest(topics=(twice,))
     refused = ListOffsetsPartitionResponse(error_code=42)
@@ -186,7 +188,7 @@ def test_where_leader_epochs_end(broker: ServedBroker) -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_errors_of_epochs(broker: ServedBroker) -> None:
+def test_unknown_partitions_and_wrong_current_epochs_have_no_end(broker: ServedBroker) -> None:
     assert epoch_end(broker, 4, current=3) == (74, -1, -1)
     assert epoch_end(broker, 4, current=5) == (75, -1, -1)
     assert epoch_end(broker, 4, current=4) == (0, 4, 8)

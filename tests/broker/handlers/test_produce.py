@@ -153,7 +153,7 @@ def test_zstd_needs_version_7(broker: ServedBroker) -> None:
     assert code(broker, array(sent(codec=4).tobytes()[:-1]), 6) == 87
 
 
-def test_an_unknown_codec(broker: ServedBroker) -> None:
+def test_an_unknown_codec_is_refused_with_the_start_of_its_version(broker: ServedBroker) -> None:
     """Kafka looks at it before the append as long as there are versions without zstd."""
     broker.log("t")
     batch = edited(sent(), ATTRIBUTES_POSITION, 7, 2)
@@ -250,13 +250,13 @@ def test_transactional_records_without_a_transactional_id_fail_the_request(broke
     assert broker.manager["t", 0].log_end_offset == 0
 
 
-def test_a_transactional_id_is_unknown(broker: ServedBroker) -> None:
+def test_a_transactional_id_is_unknown_for_transactional_batches_only(broker: ServedBroker) -> None:
     broker.log("t", records=1)
     assert code(broker, TRANSACTIONAL, transactional_id="x") == 49
     assert code(broker, sent(), transactional_id="x") == 0
 
 
-def test_a_batch_outside_of_an_open_transaction(broker: ServedBroker) -> None:
+def test_a_batch_outside_of_its_producers_open_transaction_is_refused(broker: ServedBroker) -> None:
     log = broker.log("t", records=1)
     log.append(TRANSACTIONAL.copy())
     assert code(broker, sent(producer_id=7, producer_epoch=0, base_sequence=1)) == 48
@@ -280,7 +280,7 @@ def test_a_full_disk_loses_nothing_and_the_log_continues(broker: ServedBroker) -
     assert log.log_end_offset == 2
 
 
-def test_a_log_that_was_deleted_and_made_again(broker: ServedBroker) -> None:
+def test_a_log_that_was_deleted_and_created_again_begins_at_0(broker: ServedBroker) -> None:
     broker.log("t", records=1)
     assert code(broker, sent()) == 0
     broker.manager.topics.delete("t")
@@ -289,7 +289,7 @@ def test_a_log_that_was_deleted_and_made_again(broker: ServedBroker) -> None:
     assert answered(broker, request_of(sent()))[0].base_offset == 0
 
 
-def test_a_directory_that_goes_offline(tmp_path: Path) -> None:
+def test_a_log_of_a_directory_that_went_offline_refuses_batches(tmp_path: Path) -> None:
     with served(tmp_path / "logs") as broker:
         log = broker.log("t", records=1)
         broker.manager.directories[0].go_offline("its disk failed")
@@ -310,6 +310,6 @@ def test_many_partitions(broker: ServedBroker) -> None:
     assert log.log_end_offset == MANY_PARTITIONS + 3
 
 
-def test_no_topics(broker: ServedBroker) -> None:
+def test_a_request_without_topics_has_an_empty_response(broker: ServedBroker) -> None:
     assert broker.call(produce, ProduceRequest(acks=1), 9) == ProduceResponse()
     assert broker.call(produce, ProduceRequest(acks=0), 9) is NO_RESPONSE

@@ -53,7 +53,7 @@ def test_records_are_deleted_up_to_an_offset(broker: ServedBroker, version: int)
     assert (change.action, change.target, change.actor.way) == ("delete-records", "t", "kafka")
 
 
-def test_records_that_cannot_be_deleted(broker: ServedBroker) -> None:
+def test_deletions_of_records_that_are_refused_have_kafkas_codes(broker: ServedBroker) -> None:
     broker.manager.topics.create("compacted", 1, {"cleanup.policy": "compact"})
     broker.log("__consumer_offsets", records=1)
     log = broker.log("t", records=2)
@@ -132,14 +132,14 @@ def test_the_log_directory_and_its_partitions(broker: ServedBroker, tmp_path: Pa
         ({"a": (0, 0, 1)}, {("a", 0), ("a", 1)}),
     ],
 )
-def test_some_partitions(
+def test_only_named_partitions_that_exist_are_described(
     broker: ServedBroker, topics: dict[str, tuple[int, ...]], expected: set[tuple[str, int]]
 ) -> None:
     broker.manager.topics.create("a", 2)
     assert set(sizes(listed(broker, topics))) == expected
 
 
-def test_a_directory_out_of_service(broker: ServedBroker) -> None:
+def test_a_directory_out_of_service_is_described_without_topics_and_sizes(broker: ServedBroker) -> None:
     broker.log("t")
     broker.manager.serving()[0].go_offline("test")
     directory = listed(broker, None)

@@ -98,7 +98,7 @@ def test_a_message_has_the_same_bytes_and_values_in_both_codecs(api: Api, versio
         assert comparable(codec.read(ours, version, memoryview(data))) == comparable(message)
 
 
-def test_headers() -> None:
+def test_headers_have_tags_in_flexible_versions() -> None:
     for api, version in CASES:
         is_flexible = version >= api.first_flexible
         start = api.key.to_bytes(2, "big") + version.to_bytes(2, "big") + (7).to_bytes(4, "big")
