@@ -90,7 +90,7 @@ def test_kafka_python(bootstrap: str) -> None:
     )
     partition = kafka.TopicPartition("kafka-python", 1)
     consumer.assign([partition])
-    rows = [(each.offset, each.timestamp, each.key, each.value) for each in consumer]
+    rows = [(record.offset, record.timestamp, record.key, record.value) for record in consumer]
     assert rows == rows_of([*codecs, *codecs])
     assert consumer.beginning_offsets([partition]) == {partition: 0}
     assert consumer.end_offsets([partition]) == {partition: place}
@@ -130,8 +130,8 @@ def test_aiokafka(bootstrap: str) -> None:
             async with consumer:
                 partition = aiokafka.TopicPartition("aiokafka", 1)
                 consumer.assign([partition])
-                found = [await asyncio.wait_for(consumer.getone(), SECONDS) for _ in range(place)]
-                rows = [(each.offset, each.timestamp, each.key, each.value) for each in found]
+                records = [await asyncio.wait_for(consumer.getone(), SECONDS) for _ in range(place)]
+                rows = [(record.offset, record.timestamp, record.key, record.value) for record in records]
                 assert rows == rows_of([*codecs, *codecs])
                 assert await consumer.end_offsets([partition]) == {partition: place}
                 times = await consumer.offsets_for_times({partition: TIME_MS + 7})
@@ -154,7 +154,7 @@ server, count, time_ms, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]
 admin = AdminClient({"bootstrap.servers": server})
 admin.create_topics([NewTopic("old", 2, 1)])["old"].result(seconds)
 places, failures = [], []
-def told(error, message):
+def delivered(error, message):
     failures.append(str(error)) if error else places.append(message.offset())
 for idempotent in (True, False):
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
@@ -162,7 +162,7 @@ for idempotent in (True, False):
                              "enable.idempotence": idempotent, "linger.ms": 5})
         for number in range(count):
             at = len(places) + number
-            producer.produce("old", b"%d" % at, b"k", 1, told, timestamp=time_ms + at)
+            producer.produce("old", b"%d" % at, b"k", 1, delivered, timestamp=time_ms + at)
         assert producer.flush(seconds) == 0
 consumer = Consumer({"bootstrap.servers": server, "group.id": "none", "enable.auto.commit": False,
                      "isolation.level": "read_committed"})
@@ -173,10 +173,10 @@ while len(rows) < len(places):
     assert message is not None and message.error() is None, message and message.error()
     rows.append([message.offset(), message.timestamp()[1] - time_ms, message.value().decode()])
 ends = consumer.get_watermark_offsets(TopicPartition("old", 1), timeout=seconds)
-(found,) = consumer.offsets_for_times([TopicPartition("old", 1, time_ms + 7)], timeout=seconds)
+(at_time,) = consumer.offsets_for_times([TopicPartition("old", 1, time_ms + 7)], timeout=seconds)
 consumer.close()
 admin.delete_topics(["old"])["old"].result(seconds)
-print(json.dumps([version()[0], places, failures, rows, ends, found.offset]))
+print(json.dumps([version()[0], places, failures, rows, ends, at_time.offset]))
 """
 
 
@@ -185,11 +185,13 @@ def test_confluent_kafka_1(bootstrap: str) -> None:
         pytest.skip("SILTSTONE_OLD_CONFLUENT names no Python with confluent-kafka 1.x")
     command = [OLD_CONFLUENT, "-c", _OLD_PROGRAM, bootstrap, str(COUNT), str(TIME_MS), str(SECONDS)]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, capture_output=True, timeout=5 * SECONDS, check=False, env=environment)
-    assert done.returncode == 0, done.stderr.decode()
-    version, places, failures, rows, ends, found = json.loads(done.stdout)
+    completed = subprocess.run(
+        command, capture_output=True, timeout=5 * SECONDS, check=False, env=environment
+    )
+    assert completed.returncode == 0, completed.stderr.decode()
+    version, places, failures, rows, ends, offset_at_time = json.loads(completed.stdout)
     total = 10 * COUNT
     assert version.startswith("1.")
     assert (places, failures) == (list(range(total)), [])
     assert rows == [[place, place, str(place)] for place in range(total)]
-    assert (ends, found) == ([0, total], 7)
+    assert (ends, offset_at_time) == ([0, total], 7)

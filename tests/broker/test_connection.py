@@ -33,15 +33,15 @@ def echo(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
 
 
 class Later:
-    """Answers each frame when the test says so. ``asked``: the frames that were not answered yet."""
+    """Answers each frame when the test says so. ``requests``: all frames that have come."""
 
     def __init__(self) -> None:
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self._futures: list[asyncio.Future[None]] = []
         self.cancelled = 0
 
     def __call__(self, request: bytearray, info: ConnectionInfo) -> Awaitable[list[ResponsePart]]:
-        self.asked.append(bytes(request))
+        self.requests.append(bytes(request))
         self._futures.append(asyncio.get_running_loop().create_future())
         return self._answer(request, self._futures[-1])
 
@@ -75,16 +75,16 @@ def test_frames_in_any_pieces_are_answered_in_order(piece_max: int, sizes: list[
 
 
 def test_a_frames_bytes_are_its_own() -> None:
-    kept: list[bytearray] = []
+    requests: list[bytearray] = []
 
     def keep(request: bytearray, info: ConnectionInfo) -> list[ResponsePart]:
-        kept.append(request)
+        requests.append(request)
         request[4:5] = b"X"  # as Produce writes offsets
         return []
 
     with TurnedLoop(keep) as turned:
         turned.connect().send(frame(b"aaaa") + frame(b"bbbb") + frame(b"c" * 100_000))
-        assert [bytes(request[4:8]) for request in kept] == [b"Xaaa", b"Xbbb", b"Xccc"]
+        assert [bytes(request[4:8]) for request in requests] == [b"Xaaa", b"Xbbb", b"Xccc"]
 
 
 @pytest.mark.parametrize("size", [-(1 << 31), -1, 0, 7, MIB + 1, (1 << 31) - 1])
@@ -129,12 +129,12 @@ def test_one_request_at_a_time_and_little_is_read_ahead() -> None:
         before = peer.send(b"".join(requests))
         peer.send(bytes(0))
         assert before == sum(map(len, requests))
-        assert len(later.asked) == 1
+        assert len(later.requests) == 1
         large = frame(b"x" * 4 * MIB)
         assert peer.send(large) < len(large)  # more than a read ahead stays with the peer
         assert turned.sockets.budget.used <= 2 * SCRATCH_BYTES
         for number in range(60):
-            assert len(later.asked) == number + 1
+            assert len(later.requests) == number + 1
             later.finish()
             assert peer.receive() == requests[number]
 
@@ -165,7 +165,7 @@ def test_a_reader_that_takes_nothing_is_not_read_and_then_dropped() -> None:
         turned.sweep(59)
         assert len(turned.sockets.connections) == 2
         turned.sweep(61)
-        assert [one.info.number for one in turned.sockets.connections] == [2]
+        assert [connection.info.number for connection in turned.sockets.connections] == [2]
         assert turned.sockets.budget.used == 0
         turned.sweep(599)
         assert not idle.is_closed
@@ -212,14 +212,14 @@ def test_a_half_closed_peer_whose_request_waits_for_long_is_dropped() -> None:
 def test_a_peer_that_went_behind_what_is_not_read_yet_is_dropped() -> None:
     later = Later()
     with TurnedLoop(later, stalled_seconds=60.0) as turned:
-        gone, there = turned.connect(), turned.connect()
-        for peer in (gone, there):
+        closed, connected = turned.connect(), turned.connect()
+        for peer in (closed, connected):
             peer.send(frame(b"wait") + frame(b"ahead"))
-        gone.socket.close()
+        closed.socket.close()
         turned.sweep(59)
         assert len(turned.sockets.connections) == 2
         turned.sweep(61)
-        assert [one.info.number for one in turned.sockets.connections] == [2]
+        assert [connection.info.number for connection in turned.sockets.connections] == [2]
 
 
 def test_a_peer_that_goes_at_any_point_leaves_nothing_behind() -> None:
@@ -312,4 +312,4 @@ def test_finishing_answers_what_runs_and_closes() -> None:
         assert busy.receive() == frame(b"runs")
         assert busy.is_closed
         assert finishing.done()
-        assert len(later.asked) == 1
+        assert len(later.requests) == 1

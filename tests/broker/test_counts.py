@@ -44,14 +44,14 @@ def every_code(message: object) -> Iterator[int]:
 
 
 def test_no_error_of_any_answer_is_overlooked() -> None:
-    chance, seen = random.Random(1), 0
+    chance, code_count = random.Random(1), 0
     for api in APIS.values():
         for _ in range(5):
             answer = random_message(api.response, api.max_version, chance)
             codes = sorted(every_code(answer))
             assert sorted(codes_in(answer)) == codes, api.name
-            seen += len(codes)
-    assert seen > 100
+            code_count += len(codes)
+    assert code_count > 100
 
 
 def request_of(*batches: memoryview | None, acks: int = 1, topic: str = "t") -> ProduceRequest:
@@ -65,9 +65,9 @@ def test_batches_are_counted_whether_they_are_answered_or_not(broker: ServedBrok
     batch, damaged, counts = sent(3), sent(1), broker.broker.counts
     damaged[-1] ^= 1
     broker.call(produce, request_of(frame(batch), frame(damaged), None, acks=acks), 9)
-    for found in (counts.of_topic["t"], counts.of_all):
-        assert (found.produces, found.failed_produces) == (3, 2)
-        assert (found.messages_in, found.bytes_in) == (3, len(batch))
+    for figures in (counts.of_topic["t"], counts.of_all):
+        assert (figures.produces, figures.failed_produces) == (3, 2)
+        assert (figures.messages_in, figures.bytes_in) == (3, len(batch))
     assert counts.errors == {(PRODUCE, 2): 1, (PRODUCE, 87): 1}
 
 

@@ -41,7 +41,7 @@ def test_an_error_is_encoded_and_what_encode_raises_is_delivered() -> None:
     assert outcomes == [["the response of an error"]]
 
 
-def test_an_answer_that_is_complete_before_it_is_asked_for() -> None:
+def test_an_answer_that_is_complete_before_its_delivery_is_delivered() -> None:
     delayed = DelayedResponse()
     delayed.complete("response")
     assert delivered(delayed) == ["response"]

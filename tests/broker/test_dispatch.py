@@ -56,23 +56,23 @@ def dispatch(handler: Handler, request: Message = REQUEST, version: int = 5, **h
         return answer if isinstance(answer, list) else await answer
 
     answer = asyncio.run(ask())
-    found = b"".join(map(bytes, answer))
-    assert not found or int.from_bytes(found[:4], "big") == len(found) - 4
-    return found[4:]
+    data = b"".join(map(bytes, answer))
+    assert not data or int.from_bytes(data[:4], "big") == len(data) - 4
+    return data[4:]
 
 
 def test_a_handler_gets_the_message_and_where_it_came_from() -> None:
-    seen: list[tuple[Message, RequestContext]] = []
+    calls: list[tuple[Message, RequestContext]] = []
 
     def handler(broker: object, request: Message, context: RequestContext) -> Message:
-        seen.append((request, context))
+        calls.append((request, context))
         return InitProducerIdResponse(producer_id=1 << 40)
 
     for version in range(6):
         data = dispatch(handler, version=version, correlation_id=version - 1, client_id=None)
         assert data[:4] == (version - 1).to_bytes(4, "big", signed=True)
         assert read_response(REQUEST, version, data).producer_id == 1 << 40
-        assert seen[-1] == (
+        assert calls[-1] == (
             REQUEST,
             RequestContext(
                 api_key=INIT_PRODUCER_ID,

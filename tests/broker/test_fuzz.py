@@ -80,13 +80,13 @@ class AtOnce(Executor):
     """A pool without threads, which does the work where it is submitted: to change threads for each of a
     hundred thousand frames takes a fifth of the test's time."""
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        done = Future[Any]()
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        future = Future[Any]()
         try:
-            done.set_result(function(*arguments, **named))
+            future.set_result(function(*arguments, **keywords))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 class Target:
@@ -136,8 +136,8 @@ class Target:
             tried += len(batch)
             assert sockets.budget.used <= MEMORY_BYTES + FRAME_BYTES
             self.honest.send(request_frame(ApiVersionsRequest(), 0))
-            found = self.honest.receive()[4:]
-            assert read_response(ApiVersionsRequest(), 0, found).error_code == 0
+            response = self.honest.receive()[4:]
+            assert read_response(ApiVersionsRequest(), 0, response).error_code == 0
             for peer in peers:
                 peer.socket.close()
             self.turned.turn()
@@ -169,12 +169,12 @@ def target(broker_served: Served) -> Iterator[Target]:
     with TurnedLoop(
         lambda frame, info: [], memory_bytes_max=MEMORY_BYTES, request_bytes_max=FRAME_BYTES
     ) as turned:
-        found = Target(turned, broker_served)
-        yield found
+        fuzzed = Target(turned, broker_served)
+        yield fuzzed
         for connection in list(turned.sockets.connections):
             connection.close()
         turned.turn()
-        found.broker.close()
+        fuzzed.broker.close()
 
 
 def largest_size() -> int:

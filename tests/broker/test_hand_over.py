@@ -107,7 +107,7 @@ def test_a_dry_run_changes_nothing(logs: Path) -> None:
     assert contents(logs) == before
 
 
-def test_more_records_than_a_batch_has(logs: Path) -> None:
+def test_a_checkpoint_may_have_more_records_than_a_batch(logs: Path) -> None:
     with BrokerDirectories(paths=(logs,)).open() as manager:
         manager.topics.create("many", 30, {})
         for number in range(40):
@@ -204,15 +204,15 @@ def test_a_damaged_file_of_producer_ids_skips_ids_as_its_advice_says(logs: Path,
         assert handed(logs, dry_run=is_dry).next_producer_id == -(-(1 << 40) // 1000) * 1000
 
 
-@pytest.mark.parametrize("given", [0, 7000])
-def test_a_producer_id_that_a_client_made_up_is_not_passed_on(logs: Path, given: int) -> None:
+@pytest.mark.parametrize("next_producer_id", [0, 7000])
+def test_a_producer_id_that_a_client_made_up_is_not_passed_on(logs: Path, next_producer_id: int) -> None:
     with BrokerDirectories(paths=(logs,)).open() as manager:
         for producer_id in (8500, PRODUCER_ID_END - 1500):
             now = manager.clock.now_ms()
             batch = sent(producer_id=producer_id, producer_epoch=0, base_sequence=0, first_time=now)
             manager["events", 0].append(batch)
-    if given:
-        (logs / BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {given}}}')
+    if next_producer_id:
+        (logs / BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {next_producer_id}}}')
     assert handed(logs, dry_run=True).next_producer_id == 9000
 
 
@@ -246,7 +246,7 @@ def test_a_link_in_the_place_of_the_checkpoint_is_replaced(logs: Path, tmp_path:
     assert not (logs / BOOTSTRAP_CHECKPOINT).is_symlink()
 
 
-def test_wrong_flags(logs: Path, tmp_path: Path) -> None:
+def test_a_wrong_release_or_target_is_refused(logs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"3\.9"):
         handed(logs, release="3.9")
     (logs / "__cluster_metadata-0").mkdir()
@@ -282,26 +282,26 @@ class KafkasOwn:
     def state(self) -> dict[str, object]:
         """What Siltstone works with: ids, partitions and settings of topics, and the settings of brokers."""
         snapshot = self.snapshot()
-        found: dict[str, object] = {}
+        state: dict[str, object] = {}
         for topic in map(snapshot.topic, snapshot.names()):
             settings = dict(snapshot.settings_of(topic).overrides(topic.name))
-            found[topic.name] = topic.topic_id, topic.partitions, settings
+            state[topic.name] = topic.topic_id, topic.partitions, settings
         for source in OF_BROKER:
             layer = snapshot.settings.broker.layer(source)
-            found[source.value] = {name: setting.value for name, setting in layer.items()}
-        return found
+            state[source.value] = {name: setting.value for name, setting in layer.items()}
+        return state
 
     def opened_state(self) -> dict[str, object]:
         """The same of open directories, and which partitions are not served."""
         with self.directories.open() as manager:
-            topics, found = manager.topics, dict[str, object]()
+            topics, state = manager.topics, dict[str, object]()
             for name in topics.names():
                 layer = topics.settings(name).layer(ConfigSource.DYNAMIC_TOPIC_CONFIG)
                 values = {key: setting.value for key, setting in layer.items()}
-                found[name] = topics.describe(name).offline, values, topics.log_config(name)
-            return found
+                state[name] = topics.describe(name).offline, values, topics.log_config(name)
+            return state
 
-    def given(self) -> tuple[object, ...]:
+    def handed_over(self) -> tuple[object, ...]:
         """What Kafka gets."""
         image = image_of(self.paths[0])
         return image.settings, image.topics, image.partition_counts, image.next_producer_id
@@ -333,7 +333,7 @@ def test_what_kafka_has_set_stays_when_its_metadata_log_is_moved(own: KafkasOwn)
     assert before[OF_BROKER[0].value] and before[OF_BROKER[1].value]
     assert own.hand_over().moved == own.old_log
     assert own.state() == before
-    settings, topics, counts, next_producer_id = own.given()
+    settings, topics, counts, next_producer_id = own.handed_over()
     assert {name: settings.get((TOPIC_RESOURCE, name), {}) for name in kafkas} == kafkas  # type: ignore[attr-defined]
     assert set(topics) == set(kafkas)  # type: ignore[call-overload]
     assert sorted(counts.values()) == sorted(len(before[name][1]) for name in kafkas)  # type: ignore[attr-defined,index]
@@ -350,33 +350,33 @@ def test_open_directories_go_on_with_the_same_settings(own: KafkasOwn) -> None:
 def test_a_cleaning_has_the_same_settings(own: KafkasOwn) -> None:
     """Also those of brokers, which were not used before, once the metadata log was away."""
 
-    def found() -> dict[str, object]:
+    def cleaner_configs() -> dict[str, object]:
         policies = gather_policies(open_directories(own.paths, lock=False), LogOptions())
         topics = own.snapshot().names()
         return {name: LogConfig.of(policies.settings.config_of(name)) for name in topics}
 
-    before = found()
+    before = cleaner_configs()
     assert before["orders"].delete_retention_ms == 43_200_000  # type: ignore[attr-defined]
     own.hand_over()
-    assert found() == before
+    assert cleaner_configs() == before
 
 
-def test_it_may_be_handed_over_again_after_a_change(own: KafkasOwn) -> None:
+def test_directories_may_be_handed_over_again_after_a_change(own: KafkasOwn) -> None:
     own.hand_over()
-    settings, topics, _, next_producer_id = own.given()
+    settings, topics, _, next_producer_id = own.handed_over()
     with own.directories.open() as manager:
         manager.topics.alter("users", {"delete.retention.ms": "2000"})
         manager.topics.create("later", 1, {})
         manager.topics.alter_brokers({"log.retention.ms": "7"}, of_all=False)
     assert own.hand_over().moved is None
-    again, more, _, still = own.given()
-    wanted = {
+    again, more, _, still = own.handed_over()
+    expected = {
         **settings,
         (TOPIC_RESOURCE, "users"): {**settings[TOPIC_RESOURCE, "users"], "delete.retention.ms": "2000"},
     }  # type: ignore[dict-item,index]
     assert again[4, "1"]["log.retention.ms"] == "7"  # type: ignore[index]
-    assert {key: again[key] for key in wanted if key != (4, "1")} == {
-        k: v for k, v in wanted.items() if k != (4, "1")
+    assert {key: again[key] for key in expected if key != (4, "1")} == {
+        key: value for key, value in expected.items() if key != (4, "1")
     }  # type: ignore[index]
     assert set(more) == {*topics, "later"}  # type: ignore[call-overload,misc]
     assert still == next_producer_id
@@ -401,7 +401,7 @@ def changes_of(own: KafkasOwn, number: int = 1 << 30) -> list[str]:
     return kinds
 
 
-def test_a_crash_before_each_change_of_a_file(kafkas_own: KafkasOwn, tmp_path: Path) -> None:
+def test_a_crash_before_any_change_of_a_file_loses_no_setting(kafkas_own: KafkasOwn, tmp_path: Path) -> None:
     """A thorough run tries all changes, any other those that make something visible."""
 
     def copy_of(source: KafkasOwn, name: str) -> KafkasOwn:
@@ -423,11 +423,11 @@ def test_a_crash_before_each_change_of_a_file(kafkas_own: KafkasOwn, tmp_path: P
             assert [facts for facts in served.values() if facts[0]] == []  # type: ignore[index]
             assert opened.state() == before
             opened.hand_over()
-            assert opened.given() == whole.given()
+            assert opened.handed_over() == whole.handed_over()
         own.hand_over()
         assert own.state() == before, number
         assert not (own.paths[0] / METADATA_LOG).exists()
-        assert own.given() == whole.given(), number
+        assert own.handed_over() == whole.handed_over(), number
 
 
 def test_a_kafka_that_continues_with_the_old_metadata_log_after_a_crash_counts(own: KafkasOwn) -> None:

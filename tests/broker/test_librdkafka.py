@@ -69,12 +69,12 @@ def consumed(server: BrokerServer, topic: str, count: int, **more: Any) -> list[
     consumer = consumer_of(server, fetch_wait_max_ms=20, **more)
     consumer.assign([kafka.TopicPartition(topic, number, 0) for number in range(2)])
     try:
-        found: list[Any] = []
+        messages: list[Any] = []
         until = time.monotonic() + SECONDS
-        while len(found) < count and time.monotonic() < until:
-            found += consumer.consume(count - len(found), 1.0)
-        assert [message.error() for message in found if message.error()] == []
-        return found + [message for message in consumer.consume(1, 0.05) if not message.error()]
+        while len(messages) < count and time.monotonic() < until:
+            messages += consumer.consume(count - len(messages), 1.0)
+        assert [message.error() for message in messages if message.error()] == []
+        return messages + [message for message in consumer.consume(1, 0.05) if not message.error()]
     finally:
         consumer.close()
 
@@ -137,9 +137,9 @@ def test_offsets_by_time_and_watermarks(server: BrokerServer, topic: str) -> Non
     log.delete_records(2)
     consumer = consumer_of(server)
     assert consumer.get_watermark_offsets(kafka.TopicPartition(topic, 0), SECONDS) == (2, 10)
-    wanted = [kafka.TopicPartition(topic, 0, TIME + 3), kafka.TopicPartition(topic, 1, TIME)]
-    found = consumer.offsets_for_times(wanted, SECONDS)
-    assert [(row.partition, row.offset, row.error) for row in found] == [(0, 3, None), (1, -1, None)]
+    times = [kafka.TopicPartition(topic, 0, TIME + 3), kafka.TopicPartition(topic, 1, TIME)]
+    offsets = consumer.offsets_for_times(times, SECONDS)
+    assert [(row.partition, row.offset, row.error) for row in offsets] == [(0, 3, None), (1, -1, None)]
     consumer.close()
 
 

@@ -25,14 +25,14 @@ def limits(text: str) -> Limits:
 
 
 def test_the_limits_are_those_of_the_settings() -> None:
-    found = limits(
+    parsed = limits(
         "socket.request.max.bytes=1000\nqueued.max.request.bytes=2000\nmax.connections=3\n"
         "max.connections.per.ip=2\nmax.connections.per.ip.overrides=192.0.2.1:9, ::1:1\n"
         "connections.max.idle.ms=1500\nsocket.listen.backlog.size=7\n"
     )
-    assert (found.request_bytes_max, found.memory_bytes_max, found.connections_max) == (1000, 2000, 3)
-    assert [found.connections_from(one) for one in ("192.0.2.1", "::1", "192.0.2.2")] == [9, 1, 2]
-    assert (found.idle_seconds, found.backlog) == (1.5, 7)
+    assert (parsed.request_bytes_max, parsed.memory_bytes_max, parsed.connections_max) == (1000, 2000, 3)
+    assert [parsed.connections_from(address) for address in ("192.0.2.1", "::1", "192.0.2.2")] == [9, 1, 2]
+    assert (parsed.idle_seconds, parsed.backlog) == (1.5, 7)
 
 
 def test_connections_leave_half_of_the_descriptors_to_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_connections_leave_half_of_the_descriptors_to_the_logs(monkeypatch: pyte
     assert limits("max.connections=10").connections_max == 10
 
 
-def test_the_process_may_open_as_many_files_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_open_files_is_raised_to_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [(1024, 4096)]
 
     def set_to(which: int, limits: tuple[int, int]) -> None:
@@ -83,7 +83,7 @@ NO_OVERRIDES = (
 
 
 @pytest.mark.parametrize("text", [*NO_OVERRIDES, f"192.0.2.2:{'9' * 5000}"])
-def test_an_override_that_is_none_is_refused(text: str) -> None:
+def test_a_text_that_is_no_override_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="ADDRESS:COUNT"):
         limits(f"max.connections.per.ip.overrides=192.0.2.1:1,{text}")
 
@@ -146,7 +146,7 @@ def test_frames_that_are_sent_are_answered_one_after_the_other_when_memory_is_sh
                 positions[number] += peer.send(raw[positions[number] : positions[number] + 40 * KIB])
                 received[number] += peer.receive()
                 assert turned.sockets.budget.used <= (100 + 64 + 3 * 160) * KIB
-        assert all(found == raw for found in received)
+        assert all(data == raw for data in received)
 
 
 def test_a_response_that_is_sent_does_not_end_the_wait_for_memory_of_the_next_request() -> None:
@@ -161,12 +161,12 @@ def test_a_response_that_is_sent_does_not_end_the_wait_for_memory_of_the_next_re
         exempt.send(half(1 << 20, 100))
         assert budget.exempt is not None
         large = frame(b"l" * (1 << 18))
-        pipelining, gone = turned.connect(), turned.connect()
-        for peer in (pipelining, gone):
+        pipelining, closed = turned.connect(), turned.connect()
+        for peer in (pipelining, closed):
             peer.send(frame(b"small") + large[:100])
             assert peer.receive() == frame(b"small")
         assert budget.waiting == 2
-        gone.socket.close()
+        closed.socket.close()
         turned.sweep(61)
         assert budget.waiting == 1
         later.finish()
@@ -196,27 +196,27 @@ class Waiting:
 
 
 def test_the_exemption_goes_along_the_queue_and_past_those_who_have_left() -> None:
-    budget, (first, gone, last) = MemoryBudget(60, 20), (Waiting() for _ in range(3))
+    budget, (first, leaving, last) = MemoryBudget(60, 20), (Waiting() for _ in range(3))
     budget.hold(150)
-    assert [budget.may_take(one) for one in (first, gone, last)] == [False, False, False]
+    assert [budget.may_take(waiting) for waiting in (first, leaving, last)] == [False, False, False]
     assert budget.exempt is first
     assert budget.may_take(first)
-    assert [one.turns for one in (first, gone, last)] == [1, 0, 0]
-    budget.leave(gone)
+    assert [waiting.turns for waiting in (first, leaving, last)] == [1, 0, 0]
+    budget.leave(leaving)
     budget.leave(first)
     assert budget.exempt is last
-    assert [one.turns for one in (first, gone, last)] == [1, 0, 1]
+    assert [waiting.turns for waiting in (first, leaving, last)] == [1, 0, 1]
 
 
 def test_memory_that_is_returned_lets_all_proceed() -> None:
     budget, holders = MemoryBudget(60, 20), [Waiting() for _ in range(3)]
     budget.hold(150)
-    for one in holders:
-        budget.may_take(one)
+    for holder in holders:
+        budget.may_take(holder)
     budget.hold(-40)
     assert budget.waiting == 2
     budget.hold(-20)
-    assert [one.turns for one in holders] == [1, 1, 1]
+    assert [holder.turns for holder in holders] == [1, 1, 1]
     assert not budget.waiting
 
 
@@ -273,10 +273,10 @@ def test_a_parked_request_loses_its_exemption() -> None:
             peer.send(frame(b"p" * 19 * KIB))
         for peer in peers[3:]:
             peer.send(frame(b"small"))
-        assert len(later.asked) == 3  # the third is exempt
+        assert len(later.requests) == 3  # the third is exempt
         for number in range(1, 8):
             turned.sweep(number * (EXEMPT_SECONDS + 1))
-        assert len(later.asked) == 5
+        assert len(later.requests) == 5
         assert not any(peer.is_closed for peer in peers)
 
 

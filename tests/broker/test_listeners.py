@@ -25,7 +25,7 @@ def listeners(text: str) -> list[BrokerListener]:
 
 
 def test_the_default_reaches_this_machine_only() -> None:
-    assert [one.text for one in listeners("")] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert [listener.text for listener in listeners("")] == ["PLAINTEXT://127.0.0.1:9092"]
     assert listeners("listeners=") == []
 
 
@@ -74,7 +74,7 @@ def test_a_flag_may_have_other_names_than_the_advertised_ones() -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "no such host"])
-def test_a_host_that_is_none_is_refused(host: str) -> None:
+def test_a_text_that_is_no_host_is_refused(host: str) -> None:
     with pytest.raises(UsageError, match="cannot listen on"):
         BrokerListener(host=host, port=0).bind(Limits())
 

@@ -57,10 +57,10 @@ def serving(*paths: Path, port: int = 0, advertised: int | None = None) -> Itera
     options = ServeOptions(
         paths=paths, creates=True, engine="process", settings={"log.cleaner.enable": "false"}
     )
-    told = None if advertised is None else ("127.0.0.1", advertised)
+    advertised_address = None if advertised is None else ("127.0.0.1", advertised)
     with (
         Served(options) as served,
-        BrokerServer(served, [BrokerListener(port=port, advertised=told)]) as server,
+        BrokerServer(served, [BrokerListener(port=port, advertised=advertised_address)]) as server,
     ):
         server.start()
         yield server
@@ -184,8 +184,10 @@ def test_a_directory_that_goes_offline_and_is_back_after_a_restart(tmp_path: Pat
             assert list(server.broker.manager.offline) == [bad]
         # The disk would work again, but what it has is unknown until a restart looks at it.
         before = {sender.partition: len(sender.acknowledged) for sender in senders}
-        work_until([one for one in senders if one.partition not in hit], watching, more=MORE)
-        assert {one.partition for one in senders if len(one.acknowledged) == before[one.partition]} == hit
+        work_until([sender for sender in senders if sender.partition not in hit], watching, more=MORE)
+        assert {
+            sender.partition for sender in senders if len(sender.acknowledged) == before[sender.partition]
+        } == hit
     with serving(good, bad, port=port) as server:
         assert not server.broker.manager.offline
         work_until(senders, watching, more=MORE)
@@ -203,9 +205,11 @@ def test_a_file_system_that_is_read_only_for_a_while(tmp_path: Path, small_disk:
     remount(small_disk, "ro")
     with serving(good, bad, port=port) as server:
         assert list(server.broker.manager.offline) == [bad]
-        before = {one.partition: len(one.acknowledged) for one in senders if one.partition in hit}
-        work_until([one for one in senders if one.partition not in hit], watching, more=MORE)
-        assert {one.partition: len(one.acknowledged) for one in senders if one.partition in hit} == before
+        before = {sender.partition: len(sender.acknowledged) for sender in senders if sender.partition in hit}
+        work_until([sender for sender in senders if sender.partition not in hit], watching, more=MORE)
+        assert {
+            sender.partition: len(sender.acknowledged) for sender in senders if sender.partition in hit
+        } == before
     remount(small_disk, "rw")
     with serving(good, bad, port=port) as server:
         assert not server.broker.manager.offline
@@ -278,7 +282,7 @@ def test_a_consumer_whose_connection_is_cut_at_any_byte(tmp_path: Path) -> None:
         consumer = kafka.Consumer(settings)
         consumer.assign([kafka.TopicPartition("users", 0, 0)])
         manager.send("users", b"%4d" % 0)
-        seen = [consumer.poll(SECONDS).value()]
+        values = [consumer.poll(SECONDS).value()]
         # One takes a second, in which the client waits before it connects again.
         cuts = cuts_of(apis.FETCH, *proxy.sizes[apis.FETCH])[:: 4 if THOROUGH else 1]
         for number, cut in enumerate(cuts, 1):
@@ -287,7 +291,7 @@ def test_a_consumer_whose_connection_is_cut_at_any_byte(tmp_path: Path) -> None:
             message = consumer.poll(SECONDS)
             while message is not None and message.error() is not None:
                 message = consumer.poll(SECONDS)
-            seen.append(message.value())
+            values.append(message.value())
             assert cut.met.wait(SECONDS), cut
         consumer.close()
-        assert seen == [b"%4d" % number for number in range(len(cuts) + 1)]
+        assert values == [b"%4d" % number for number in range(len(cuts) + 1)]

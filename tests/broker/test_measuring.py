@@ -103,19 +103,19 @@ def ask(parked: WireClient, busy: WireClient) -> None:
 
 
 def clients_of(server: BrokerServer) -> Clients:
-    found = server.broker.served.clients
-    assert found is not None
-    return found
+    clients = server.broker.served.clients
+    assert clients is not None
+    return clients
 
 
 def shown_in_states(server: BrokerServer, *states: str) -> list[ClientConnection]:
-    pause, found = threading.Event(), list[ClientConnection]()
+    pause, connections = threading.Event(), list[ClientConnection]()
     for _ in range(2_000):
-        found = clients_of(server).connections()
-        if [one.state for one in found] == list(states):
-            return found
+        connections = clients_of(server).connections()
+        if [connection.state for connection in connections] == list(states):
+            return connections
         pause.wait(0.01)
-    raise AssertionError(found)
+    raise AssertionError(connections)
 
 
 def fetch_at_end() -> FetchRequest:
@@ -148,14 +148,14 @@ def test_connections_are_shown_with_what_they_do(shared: Shared) -> None:
     assert (busy["address"], busy["listener"]) == ("127.0.0.1", "PLAINTEXT")
     assert busy["bytes_in"] > 6 * 30_000 > busy["bytes_out"] > len(BATCH)
     paged = shared.site.get("/api/v1/broker/connections?start=1&count=1").json()
-    assert [one["number"] for one in paged["connections"]] == [busy["number"]]
+    assert [connection["number"] for connection in paged["connections"]] == [busy["number"]]
     assert shared.site.get("/api/v1/broker/connections?count=1").json()["next_start"] == 1
 
 
 def test_requests_are_shown_by_api(shared: Shared) -> None:
     rows = {row["api"]: row for row in shared.site.get("/api/v1/broker/requests").json()["requests"]}
-    asked = {"ApiVersions": 2, "Fetch": 2, "Metadata": 1, "Produce": 2}
-    assert {name: row["requests"] for name, row in rows.items()} == asked
+    request_counts = {"ApiVersions": 2, "Fetch": 2, "Metadata": 1, "Produce": 2}
+    assert {name: row["requests"] for name, row in rows.items()} == request_counts
     assert {name: row["errors"] for name, row in rows.items() if row["errors"]} == {
         "Fetch": {"UNKNOWN_TOPIC_OR_PARTITION": 1},
         "Metadata": {"INVALID_TOPIC_EXCEPTION": 1},
@@ -190,7 +190,7 @@ def test_a_page_of_ten_thousand_connections_is_small(shared: Shared, monkeypatch
 def test_metrics_have_kafkas_names(shared: Shared) -> None:
     shared.connections("parked", "idle")
     text = shared.site.get("/metrics").text
-    found, size = figures(text), len(BATCH)
+    metrics, size = figures(text), len(BATCH)
     api, topic = "kafka_network_requestmetrics_", "kafka_server_brokertopicmetrics_"
     expected = {
         (f"{api}requests_total", "Produce"): 2,
@@ -211,8 +211,8 @@ def test_metrics_have_kafkas_names(shared: Shared) -> None:
         ("siltstone_broker_throttled_connections",): 0,
         ("siltstone_broker_throttled_total", "Produce"): 0,
     }
-    assert {key: found.get(key) for key in expected} == expected
-    assert not any("missing" in key for key in found)
+    assert {key: metrics.get(key) for key in expected} == expected
+    assert not any("missing" in key for key in metrics)
     kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
     assert set(METRICS) <= set(kinds)
     assert {kinds[name] for name in METRICS if name.endswith("_total")} == {"counter"}
@@ -226,7 +226,7 @@ def test_a_topic_that_is_deleted_leaves_the_metrics(broker: ServedBroker) -> Non
         broker.log(name)
         counts.appended(name, 1, 10)
     broker.manager.topics.delete("goes")
-    (series,) = (one for one in shown.topic_metrics() if "bytesin" in one.name)
+    (series,) = (metric for metric in shown.topic_metrics() if "bytesin" in metric.name)
     assert dict(zip(series.labels, series.values, strict=True)) == {"": 20, '{topic="stays"}': 10}
 
 
@@ -239,10 +239,10 @@ def test_refused_connections_half_requests_and_memory_are_seen(
     one.send_bytes(frame(b"x" * 100_000)[:70_000])
     (shown,) = shown_in_states(server, "receiving")
     assert (shown.client_id, shown.api, shown.requests, shown.for_ms) == (None, None, 0, 0)
-    found = {sample.name: sample.value for sample in clients_of(server).samples()}
-    assert found["siltstone_broker_refused_connections_total"] == 1
-    used = found["kafka_network_socketserver_memorypoolused"]
-    assert 0 < used == (1 << 20) - found["kafka_network_socketserver_memorypoolavailable"]
+    values = {sample.name: sample.value for sample in clients_of(server).samples()}
+    assert values["siltstone_broker_refused_connections_total"] == 1
+    used = values["kafka_network_socketserver_memorypoolused"]
+    assert 0 < used == (1 << 20) - values["kafka_network_socketserver_memorypoolavailable"]
     for client in (one, more):
         client.close()
     server.stop()

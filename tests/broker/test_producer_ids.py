@@ -94,10 +94,12 @@ def test_ids_that_were_given_after_a_damage_count_again(tmp_path: Path, is_damag
     assert first_id(tmp_path) == 2 * skipped + 1 + is_damaged * skipped
 
 
-def test_ids_of_the_brokers_metadata_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given, first in ((7000, 7000), (PRODUCER_ID_END + 1, 0), (-5, 0)):
-        monkeypatch.setattr(Topics, "allocated_producer_ids_end", given)
-        assert first_id(tmp_path / str(given)) == first
+def test_ids_begin_above_those_of_the_brokers_metadata_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for allocated_end, first in ((7000, 7000), (PRODUCER_ID_END + 1, 0), (-5, 0)):
+        monkeypatch.setattr(Topics, "allocated_producer_ids_end", allocated_end)
+        assert first_id(tmp_path / str(allocated_end)) == first
 
 
 DAMAGED = {
@@ -116,10 +118,10 @@ DAMAGED = {
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_file_skips_ids(tmp_path: Path, content: bytes) -> None:
-    given = first_id(tmp_path)
+    before = first_id(tmp_path)
     (tmp_path / BROKER_FILE).write_bytes(content)
     first = first_id(tmp_path)
-    assert given + (1 << 40) <= first < PRODUCER_ID_END // 2
+    assert before + (1 << 40) <= first < PRODUCER_ID_END // 2
     assert first_id(tmp_path) == first + BLOCK  # the file is whole again
 
 
@@ -144,7 +146,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert elsewhere.read_text() == "precious"
 
 
-def test_the_ids_end(tmp_path: Path) -> None:
+def test_the_last_id_is_given_and_none_after_it(tmp_path: Path) -> None:
     first_id(tmp_path)
     last_block = PRODUCER_ID_END - BLOCK
     tmp_path.joinpath(BROKER_FILE).write_text(f'{{"version": 1, "next_producer_id": {last_block}}}')

@@ -163,7 +163,9 @@ def test_a_fetch_counts_no_more_of_a_log_than_it_would_read(
     assert other.when_moved is None
 
 
-def test_what_was_appended_before_it_waits_counts(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
+def test_records_appended_before_a_fetch_waits_count(
+    loop: asyncio.AbstractEventLoop, log: PartitionLog
+) -> None:
     waited = at_end(log)
     log.append(sent())
 
@@ -173,7 +175,9 @@ def test_what_was_appended_before_it_waits_counts(loop: asyncio.AbstractEventLoo
     run(loop, steps)
 
 
-def test_the_time_is_over(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
+def test_a_parked_fetch_ends_when_its_time_is_over(
+    loop: asyncio.AbstractEventLoop, log: PartitionLog
+) -> None:
     async def steps(purgatory: FetchPurgatory) -> None:
         await park(purgatory, at_end(log), max_wait_ms=1)[0]
         await park(purgatory, max_wait_ms=1)[0]
@@ -223,7 +227,9 @@ def test_a_broker_that_stops_lets_no_fetch_wait(loop: asyncio.AbstractEventLoop,
     run(loop, steps)
 
 
-def test_an_append_after_the_loop_is_closed(loop: asyncio.AbstractEventLoop, log: PartitionLog) -> None:
+def test_an_append_succeeds_after_the_loop_is_closed(
+    loop: asyncio.AbstractEventLoop, log: PartitionLog
+) -> None:
     purgatory = FetchPurgatory(loop, FetchTurns(loop))
     log.when_moved = purgatory._mark
     loop.close()

@@ -143,8 +143,8 @@ def test_the_order_of_quotas_is_kafkas() -> None:
         quotas = {
             entity: {"producer_byte_rate": float(number + 1)} for number, (entity, _) in enumerate(chosen)
         }
-        found = QuotaTable(quotas).of_client(PRODUCE, "u", "c")
-        assert found is not None and found == (chosen[0][1], 1.0)
+        limit = QuotaTable(quotas).of_client(PRODUCE, "u", "c")
+        assert limit is not None and limit == (chosen[0][1], 1.0)
     assert QuotaTable({}).of_client(PRODUCE, "u", "c") is None
     others = {
         (("client-id", "d"), ("user", "u")): {"producer_byte_rate": 1.0},

@@ -45,11 +45,11 @@ class Cluster:
         self.error_code = 0
         self.port = 0
         vars(self).update(changes)
-        self.asked: list[tuple[int, int]] = []
+        self.requests: list[tuple[int, int]] = []
 
     def __call__(self, frame: bytes) -> bytes:
         header = read_header(memoryview(frame))
-        self.asked.append((header.api_key, header.api_version))
+        self.requests.append((header.api_key, header.api_version))
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         answer = self.answer(header.api_key)
         body = head + b"".join(map(bytes, codec.write(answer, header.api_version)))  # type: ignore[arg-type]
@@ -83,11 +83,11 @@ def test_a_brokers_directories_are_shown_as_the_directories_themselves(tmp_path:
         with BrokerServer(served, [BrokerListener(port=0)]) as server:
             server.start()
             address = f"127.0.0.1:{server.addresses[0].port}"
-            found = describe_log_dirs(f"127.0.0.1:1,{address}", {"security.protocol": "plaintext"})
-            some = describe_log_dirs(address, {}, ["plain", "nope"], [0])
+            description = describe_log_dirs(f"127.0.0.1:1,{address}", {"security.protocol": "plaintext"})
+            some_topics = describe_log_dirs(address, {}, ["plain", "nope"], [0])
     directories = BrokerDirectories(paths=paths)
-    assert found == of_directories(directories)
-    assert some == of_directories(directories, ["plain"])
+    assert description == of_directories(directories)
+    assert some_topics == of_directories(directories, ["plain"])
 
 
 def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
@@ -103,11 +103,11 @@ def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
     )
     for newest in range(1, 9):
         versions = {METADATA: (0, newest), DESCRIBE_LOG_DIRS: (0, newest)}
-        with cluster(results=results, versions=versions) as (address, asked):
+        with cluster(results=results, versions=versions) as (address, answers):
             (broker,) = describe_log_dirs(address, {})["brokers"]
-            assert asked.asked[-1] == (DESCRIBE_LOG_DIRS, min(newest, 5))
+            assert answers.requests[-1] == (DESCRIBE_LOG_DIRS, min(newest, 5))
         assert broker["broker"] == 7
-        assert [(one["logDir"], one["error"]) for one in broker["logDirs"]] == [
+        assert [(directory["logDir"], directory["error"]) for directory in broker["logDirs"]] == [
             ("/a", None),
             ("/b", "org.apache.kafka.common.errors.KafkaStorageException"),
             ("/c", "error 31"),
@@ -120,8 +120,8 @@ def test_every_version_and_error_that_a_broker_may_answer_with() -> None:
 
 def test_all_brokers_of_a_cluster_are_asked_or_some() -> None:
     with cluster(brokers=(3, 1, 2)) as (address, _):
-        assert [one["broker"] for one in describe_log_dirs(address, {})["brokers"]] == [1, 2, 3]
-        assert [one["broker"] for one in describe_log_dirs(address, {}, (), [3, 1])["brokers"]] == [1, 3]
+        assert [row["broker"] for row in describe_log_dirs(address, {})["brokers"]] == [1, 2, 3]
+        assert [row["broker"] for row in describe_log_dirs(address, {}, (), [3, 1])["brokers"]] == [1, 3]
         with pytest.raises(UsageError, match=r"no broker 4, 5; pass some of 1, 2, 3"):
             describe_log_dirs(address, {}, (), [5, 1, 4])
 
@@ -134,7 +134,7 @@ def test_all_brokers_of_a_cluster_are_asked_or_some() -> None:
     {METADATA: (5, 2), DESCRIBE_LOG_DIRS: (1, 5)},
     {},
 ])  # fmt: skip
-def test_a_broker_that_is_too_old_or_too_new(versions: dict[int, tuple[int, int]]) -> None:
+def test_a_broker_without_a_common_version_is_refused(versions: dict[int, tuple[int, int]]) -> None:
     with (
         cluster(versions=versions) as (address, _),
         pytest.raises(BrokerRefusedError, match="the broker supports no version of"),
@@ -142,7 +142,7 @@ def test_a_broker_that_is_too_old_or_too_new(versions: dict[int, tuple[int, int]
         describe_log_dirs(address, {})
 
 
-def test_a_refusal_of_the_whole_request() -> None:
+def test_a_refusal_of_the_whole_request_is_an_error() -> None:
     with cluster(error_code=31) as (address, _), pytest.raises(BrokerRefusedError, match="error 31"):
         describe_log_dirs(address, {})
 
@@ -150,12 +150,12 @@ def test_a_refusal_of_the_whole_request() -> None:
 @pytest.mark.parametrize(
     "text", ["", "there", "there:", ":9092", "there:0", "there:65536", "there:-1", "[]:1", "a:1,"]
 )
-def test_addresses_that_are_none(text: str) -> None:
+def test_texts_that_are_no_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no address; pass HOST:PORT"):
         describe_log_dirs(text, {})
 
 
-def test_addresses() -> None:
+def test_addresses_of_ipv6_have_brackets() -> None:
     assert Address.parse("[::1]:9") == Address("::1", 9)
     assert str(Address("::1", 9)) == "[::1]:9"
 
@@ -165,7 +165,7 @@ def test_other_protocols_are_refused() -> None:
         describe_log_dirs("there:1", {"security.protocol": "SASL_SSL"})
 
 
-def test_brokers_that_are_not_there() -> None:
+def test_brokers_that_cannot_be_reached_are_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for address in (f"127.0.0.1:{port}", "no.such.host.invalid:9092", f"{'a' * 300}.invalid:9092", "a..b:1"):
@@ -173,7 +173,7 @@ def test_brokers_that_are_not_there() -> None:
             describe_log_dirs(address, {})
 
 
-def test_a_listed_broker_that_is_not_there() -> None:
+def test_a_listed_broker_that_cannot_be_reached_is_an_error() -> None:
     with cluster(port=1) as (address, answers):
         answers.port = 1
         with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1: "):
@@ -183,7 +183,7 @@ def test_a_listed_broker_that_is_not_there() -> None:
             describe_log_dirs(address, {})
 
 
-def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_silent_or_stops_amid_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_client, "SECONDS", 0.2)
     with peer(lambda frame: b"") as address, pytest.raises(BrokerUnreachableError, match="does not answer"):
         describe_log_dirs(address, {})
@@ -203,7 +203,7 @@ def test_a_peer_that_is_silent_or_sends_byte_by_byte(monkeypatch: pytest.MonkeyP
     (struct.pack(">ii", 4, 1), "cannot be read at byte"),
     (struct.pack(">iihi", 10, 1, 0, 0x7FFFFFFF), "cannot be read at byte"),
 ])  # fmt: skip
-def test_what_is_no_answer(answer: bytes | None, reason: str) -> None:
+def test_bytes_that_are_no_answer_are_an_unreachable_broker(answer: bytes | None, reason: str) -> None:
     with peer(lambda frame: answer) as address, pytest.raises(BrokerUnreachableError, match=reason):
         describe_log_dirs(address, {})
 
@@ -218,7 +218,7 @@ def test_answers_with_bytes_changed_are_read_or_refused() -> None:
 
     def changed(frame: bytes) -> bytes:
         answer = bytearray(answers(frame))
-        if answers.asked[-1][0] == DESCRIBE_LOG_DIRS:
+        if answers.requests[-1][0] == DESCRIBE_LOG_DIRS:
             answer[chance.randrange(4, len(answer))] = chance.randrange(256)
         return bytes(answer)
 

@@ -32,9 +32,9 @@ def test_spark_reads_writes_and_streams(tmp_path: Path) -> None:
             jars,
             str(tmp_path / "checkpoint"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        assert done.returncode == 0, done.stderr[-3_000:]
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+        assert completed.returncode == 0, completed.stderr[-3_000:]
         rows = spark_connector.ROWS
         expected = {"read": rows, "value": ["v77"], "by_time": rows, "streamed": rows}
-        assert json.loads(done.stdout.splitlines()[-1]) == expected
+        assert json.loads(completed.stdout.splitlines()[-1]) == expected
         assert sum(1 for _ in broker["sparkout"]) == rows

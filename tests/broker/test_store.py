@@ -43,7 +43,7 @@ def test_a_deleted_log_takes_no_space(broker: ServedBroker, version: int) -> Non
         assert deleted_but_open(broker.manager.directories[0].path) == []
 
 
-def test_a_log_that_is_offline(broker: ServedBroker) -> None:
+def test_a_log_that_is_offline_is_a_storage_error(broker: ServedBroker) -> None:
     broker.log("t")
     broker.broker.log_of("t", 0)
     broker.manager.directories[0].go_offline("broken")
@@ -52,7 +52,9 @@ def test_a_log_that_is_offline(broker: ServedBroker) -> None:
 
 
 @pytest.mark.parametrize("where", [("t", 1), ("t", -1), ("other", 0), ("", 0), ("../t", 0), ("t\0", 0)])
-def test_what_is_not_there(broker: ServedBroker, where: tuple[str, int]) -> None:
+def test_a_partition_that_does_not_exist_is_an_unknown_topic(
+    broker: ServedBroker, where: tuple[str, int]
+) -> None:
     broker.log("t")
     with pytest.raises(UnknownTopicError):
         broker.broker.log_of(*where)
@@ -66,7 +68,7 @@ def test_topics_by_id(broker: ServedBroker) -> None:
     assert broker.broker.id_of_topic("other") == bytes(16)
 
 
-def test_who_the_broker_is(broker: ServedBroker) -> None:
+def test_the_broker_has_the_node_and_cluster_id_of_its_directories(broker: ServedBroker) -> None:
     properties = broker.manager.directories[0].directory.properties()
     assert (str(broker.broker.node_id), broker.broker.cluster_id) == (
         properties["node.id"],
@@ -79,8 +81,8 @@ def test_the_pool_is_another_thread(broker: ServedBroker) -> None:
     async def where() -> tuple[int, int]:
         return threading.get_ident(), await broker.broker.in_pool(threading.get_ident)
 
-    here, there = broker.loop.run_until_complete(where())
-    assert here != there
+    loop_thread, pool_thread = broker.loop.run_until_complete(where())
+    assert loop_thread != pool_thread
 
 
 def test_what_waits_for_the_kernels_is_called_once_they_are_loaded(broker: ServedBroker) -> None:

@@ -13,18 +13,18 @@ FETCH_SECONDS = SLICE_SECONDS / 4
 
 
 class Day:
-    """A loop's turns, one after another: ``done`` has F for each fetch that was carried out, O for each other
-    request. There is another request in each turn of the loop, which takes ``other_seconds``."""
+    """A loop's turns, one after another: ``order`` has F for each fetch that was carried out, O for each
+    other request. There is another request in each turn of the loop, which takes ``other_seconds``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop, self.now, self.done, self.other_seconds = loop, 1_000.0, list[str](), 0.0
+        self.loop, self.now, self.order, self.other_seconds = loop, 1_000.0, list[str](), 0.0
         loop.time = lambda: self.now  # type: ignore[method-assign]
         self.turns = FetchTurns(loop)
 
     def fetch(self, then: Callable[[], object] = lambda: None) -> Callable[[], None]:
         def carry_out() -> None:
             self.now += FETCH_SECONDS
-            self.done.append("F")
+            self.order.append("F")
             then()
 
         return carry_out
@@ -36,15 +36,15 @@ class Day:
             for _ in range(times):
                 await asyncio.sleep(0)
                 self.now += self.other_seconds
-                self.done.append("O")
+                self.order.append("O")
 
         self.loop.run_until_complete(turn())
-        return "".join(self.done)
+        return "".join(self.order)
 
 
-def longest_wait(done: str) -> int:
+def longest_wait(order: str) -> int:
     """The most fetches between two of the other requests."""
-    return max(map(len, done.split("O")[1:]))
+    return max(map(len, order.split("O")[1:]))
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def day() -> Iterator[Day]:
 def test_another_request_waits_for_a_few_fetches_only(day: Day) -> None:
     for _ in range(1_000):
         day.turns.add(day.fetch())
-    done = day.turn(300)
-    assert done.count("F") == 1_000
-    assert longest_wait(done) == 4
+    order = day.turn(300)
+    assert order.count("F") == 1_000
+    assert longest_wait(order) == 4
 
 
 def test_a_fetch_that_asks_again_and_again_keeps_no_other_request_waiting(day: Day) -> None:
     def again() -> None:
-        if day.done.count("F") < 500:
+        if day.order.count("F") < 500:
             day.turns.add(day.fetch(again))
 
     for _ in range(50):
@@ -89,7 +89,7 @@ def test_a_long_time_without_fetches_gives_no_long_slice(day: Day) -> None:
     day.now += 1_000
     for _ in range(100):
         day.turns.add(day.fetch())
-    day.done.clear()
+    day.order.clear()
     assert longest_wait(day.turn(50)) == 4
 
 

@@ -67,15 +67,15 @@ def records(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
         {**settings, "enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": 20}
     )
     consumer.assign([kafka.TopicPartition(topic, 0, 0)])
-    found = list[tuple[bytes, bytes]]()
+    rows = list[tuple[bytes, bytes]]()
     try:
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             message = consumer.poll(1.0)
             if message is not None and message.error():
-                return found
+                return rows
             if message is not None:
-                found.append((message.key(), message.value()))
+                rows.append((message.key(), message.value()))
         raise AssertionError("the end was not reached")
     finally:
         consumer.close()
@@ -84,9 +84,9 @@ def records(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
 def until_cleaned(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
     """The records of a topic, once a cleaning has removed most of what it has been sent."""
     until = time.monotonic() + SECONDS
-    while len(found := records(bootstrap, topic)) > KEYS * ROUNDS // 2:
-        assert time.monotonic() < until, f"{topic} was not cleaned: {len(found)} records"
-    return found
+    while len(rows := records(bootstrap, topic)) > KEYS * ROUNDS // 2:
+        assert time.monotonic() < until, f"{topic} was not cleaned: {len(rows)} records"
+    return rows
 
 
 def test_a_broker_needs_no_java(tmp_path: Path, machine: tuple[dict[str, str], Path]) -> None:
@@ -94,12 +94,12 @@ def test_a_broker_needs_no_java(tmp_path: Path, machine: tuple[dict[str, str], P
     broker = BrokerProcess(tmp_path / "logs", SETTINGS, flags=("--create",), environment=environment)
     with broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        made = admin.create_topics([NewTopic(topic, 1, 1, config=OF_TOPIC) for topic in TOPICS])
-        assert [future.result(SECONDS) for future in made.values()] == [None, None]
+        creations = admin.create_topics([NewTopic(topic, 1, 1, config=OF_TOPIC) for topic in TOPICS])
+        assert [future.result(SECONDS) for future in creations.values()] == [None, None]
         last = {topic: produce(broker.bootstrap, topic) for topic in TOPICS}
         for topic in TOPICS:
-            found = until_cleaned(broker.bootstrap, topic)
-            assert dict(found) == last[topic]
+            rows = until_cleaned(broker.bootstrap, topic)
+            assert dict(rows) == last[topic]
         broker.stop()
     assert not started.exists(), "Java was started"
     assert "Traceback" not in broker.errors, broker.errors

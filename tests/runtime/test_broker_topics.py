@@ -92,9 +92,9 @@ def test_no_retention_touches_a_compacted_topic(broker: tuple[Path, Path]) -> No
     before, metadata = logs_of(broker, COMPACTED), metadata_of(broker[0])
     assert len(before) > 40
     with opened(*broker) as logs:
-        gone = logs.upkeep.delete_old_segments()
+        deleted = logs.upkeep.delete_old_segments()
         logs.tick(LATER + YEAR)
-        assert {each.rpartition("-")[0] for each in gone} == {"audit", "by_bytes", "events.cd"}
+        assert {log.rpartition("-")[0] for log in deleted} == {"audit", "by_bytes", "events.cd"}
     assert logs_of(broker, COMPACTED) == before
     assert metadata_of(broker[0]) == metadata
 
@@ -154,7 +154,10 @@ def test_directories_of_deleted_topics_are_excluded(broker: tuple[Path, Path]) -
     before = listing(broker[0] / "reborn-1")
     with opened(*broker) as logs:
         assert TopicPartition("reborn", 1) not in logs and TopicPartition("never", 0) not in logs
-        reasons = {Path(each.path).name: each.reason for each in logs.directories[0].directory.passed_over}
+        reasons = {
+            Path(excluded.path).name: excluded.reason
+            for excluded in logs.directories[0].directory.passed_over
+        }
         assert "belongs to a deleted topic" in reasons["reborn-1"]
         assert "the topic was deleted" in reasons["never-0"]
     assert listing(broker[0] / "reborn-1") == before
@@ -219,12 +222,12 @@ def test_a_topic_created_here_is_served_beside_the_brokers(broker: tuple[Path, P
 
 def test_damaged_metadata_opens_nothing_for_a_change(broker: tuple[Path, Path]) -> None:
     damaged(broker[0])
-    before = [listing(each) for each in broker]
+    before = [listing(directory) for directory in broker]
     with raises_error(DirectoryRefusedError, about=str(broker[0] / METADATA), advice="read-only"):
         opened(*broker)
     for directory, known in zip(broker, before, strict=True):
-        found = listing(directory)
-        assert {name: found[name] for name in found if name != ".lock"} == known
+        after = listing(directory)
+        assert {name: after[name] for name in after if name != ".lock"} == known
     with st.open(broker) as logs:
         assert logs["users", 0].log_end_offset > 0
     assert not (broker[0] / TOPICS_FILE).exists()
@@ -258,8 +261,8 @@ def test_without_the_brokers_metadata_retention_by_time_is_off(broker: tuple[Pat
 
 
 def test_a_static_broker_setting_applies_without_the_metadata(broker: tuple[Path, Path]) -> None:
-    said = Setting(value=5, source="server.properties", config_source=ConfigSource.STATIC_BROKER_CONFIG)
-    with opened(broker[1], config=Config(static={"log.retention.ms": said})) as logs:
+    setting = Setting(value=5, source="server.properties", config_source=ConfigSource.STATIC_BROKER_CONFIG)
+    with opened(broker[1], config=Config(static={"log.retention.ms": setting})) as logs:
         assert logs["audit", 0].config.retention_ms == 5
 
 
@@ -282,7 +285,7 @@ def test_the_log_says_where_the_settings_are_from(
 def test_no_topic_is_altered_without_the_metadata_that_has_its_other_settings(
     broker: tuple[Path, Path],
 ) -> None:
-    without = next(each for each in broker if not (each / METADATA).exists())
+    without = next(directory for directory in broker if not (directory / METADATA).exists())
     before = logs_of((without,), COMPACTED)
     with opened(without) as logs:
         name = next(name for name in logs.topics.names() if name in COMPACTED)
@@ -297,7 +300,7 @@ def test_a_partition_that_the_broker_kept_elsewhere_has_the_topics_id_and_settin
 ) -> None:
     with opened(*broker) as logs:
         known = logs.topics.describe("users")
-    for path in [each for directory in broker for each in directory.glob("users-*")]:
+    for path in [log for directory in broker for log in directory.glob("users-*")]:
         shutil.rmtree(path)
     with opened(*broker) as logs:
         assert "users" not in logs.topics.names()
@@ -312,7 +315,7 @@ def test_topics_in_a_directory_that_is_offline_since_the_start_are_known_by_the_
     broker: tuple[Path, Path],
 ) -> None:
     """Without this a client's auto-creation would make a second topic of that name."""
-    first, second = sorted(broker, key=lambda each: not (each / METADATA).exists())
+    first, second = sorted(broker, key=lambda directory: not (directory / METADATA).exists())
     with opened(first, second) as logs:
         before = logs.topics.names()
         ids = {name: logs.topics.describe(name).topic_id for name in before}

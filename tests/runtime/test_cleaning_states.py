@@ -16,18 +16,18 @@ WHERE = TopicPartition("topic", 0)
 SOON = 5
 
 
-def until(states: CleaningStates, wanted: State) -> None:
+def until(states: CleaningStates, expected: State) -> None:
     with states._condition:
-        assert states._condition.wait_for(lambda: states.state(WHERE) == wanted, SOON), states.state(WHERE)
+        assert states._condition.wait_for(lambda: states.state(WHERE) == expected, SOON), states.state(WHERE)
 
 
 def test_pauses_count_up_and_down() -> None:
     states = CleaningStates()
-    seen = [states.state(WHERE)]
+    observed = [states.state(WHERE)]
     for call in (states.abort_and_pause, states.abort_and_pause, states.resume, states.resume):
         call(WHERE)
-        seen.append(states.state(WHERE))
-    assert seen == [NONE, paused(1), paused(2), paused(1), NONE]
+        observed.append(states.state(WHERE))
+    assert observed == [NONE, paused(1), paused(2), paused(1), NONE]
 
 
 def test_a_claim_counts_until_it_is_done_also_after_an_abort() -> None:
@@ -86,7 +86,7 @@ def test_an_aborted_claim_keeps_other_cleaners_away_until_it_is_done() -> None:
     other.check()
 
 
-def test_two_that_abort_have_two_pauses() -> None:
+def test_two_threads_that_abort_have_two_pauses() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None
@@ -152,7 +152,7 @@ def test_a_log_is_paused_while_its_policy_lacks_compact() -> None:
     assert states.state(WHERE) == NONE
 
 
-def test_a_policy_that_comes_back_while_the_first_change_still_waits() -> None:
+def test_a_policy_that_comes_back_while_the_first_change_waits_leaves_no_pause() -> None:
     states = CleaningStates()
     claim = states.begin(WHERE)
     assert claim is not None

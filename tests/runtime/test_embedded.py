@@ -40,14 +40,14 @@ EVENTS = TopicPartition("events", 0)
 def state_of(path: Path) -> dict[str, tuple[bytes, int]]:
     """Every file's bytes and time."""
     return {
-        str(each): (each.read_bytes(), each.stat().st_mtime_ns) for each in path.rglob("*") if each.is_file()
+        str(file): (file.read_bytes(), file.stat().st_mtime_ns) for file in path.rglob("*") if file.is_file()
     }
 
 
 def test_importing_the_package_loads_no_heavy_library() -> None:
     script = "import sys, siltstone; print({'numpy', 'numba', 'pyspark', 'pyarrow'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert completed.stdout.strip() == "set()"
     with pytest.raises(AttributeError, match="no attribute 'Lob'"):
         _ = st.Lob  # type: ignore[attr-defined]
     assert set(st.__all__) == set(st._EXPORTS)
@@ -68,17 +68,17 @@ def test_records_of_one_partition_are_appended_and_read(tmp_path: Path) -> None:
 def test_records_come_back_as_they_went_in(tmp_path: Path, codec: str) -> None:
     clock = ManualClock(NOW)
     with st.Log(tmp_path / "events-0", config={"compression.type": codec}, clock=clock, upkeep=False) as log:
-        done = log.append_many(
+        appended = log.append_many(
             [
                 st.NewRecord(key=b"a", value=b"1" * 100, headers={"h": b"x", "n": None}),
                 st.NewRecord(value=b"2", timestamp=NOW - 5),
                 st.NewRecord(key=b"", headers=[("h", b"1"), ("h", b"2")]),
             ]
         )
-        assert (done.first_offset, done.last_offset) == (0, 2)
+        assert (appended.first_offset, appended.last_offset) == (0, 2)
         assert log.append(b"last") == 3
-        found = [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in log]
-    assert found == [
+        rows = [(record.offset, record.timestamp, record.key, record.value, record.headers) for record in log]
+    assert rows == [
         (0, NOW, b"a", b"1" * 100, ((b"h", b"x"), (b"n", None))),
         (1, NOW - 5, None, b"2", ()),
         (2, NOW, b"", None, ((b"h", b"1"), (b"h", b"2"))),
@@ -93,7 +93,7 @@ def test_a_log_that_is_opened_again_continues_where_it_stopped(tmp_path: Path) -
     assert read_checkpoint(tmp_path / names.LOG_START_CHECKPOINT) == {EVENTS: 4}
     with st.Log(tmp_path / "events-0") as log:
         assert (log.log_start_offset, log.log_end_offset) == (4, 10)
-        assert [each.key for each in log] == [b"%d" % number for number in range(4, 10)]
+        assert [record.key for record in log] == [b"%d" % number for number in range(4, 10)]
         assert log.append(key=b"10") == 10
         assert [record.offset for record in log.records("latest")] == []
         assert log.read(9).size > 0
@@ -132,14 +132,14 @@ def test_appends_go_on_with_the_leader_epoch_that_the_log_has(tmp_path: Path) ->
         batch = batch_of([st.NewRecord(value=b"1")], "producer", NOW)
         log.log.append(batch, origin=Origin.COORDINATOR, leader_epoch=4)
         log.append(b"2")
-        assert [each.leader_epoch for each in log] == [0, 4, 4]
+        assert [record.leader_epoch for record in log] == [0, 4, 4]
     assert LeaderEpochs(tmp_path / "events-0").entries == ((0, 0), (4, 1))
 
 
 # Whole directories
 
 
-def test_open_to_append(tmp_path: Path) -> None:
+def test_directories_are_opened_to_append_with_mode_a_only(tmp_path: Path) -> None:
     with st.open(tmp_path / "logs", "a") as logs:
         logs.topics.create("users", partitions=2, config={"cleanup.policy": "compact"})
         assert st.append(logs["users", 1], [st.NewRecord(key=b"k", value=b"v")], sync=True).last_offset == 0

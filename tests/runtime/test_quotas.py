@@ -50,7 +50,7 @@ SOME: Quotas = {
         [("user", "x" * 1025)],
     ],
 )
-def test_entities_that_cannot_have_quotas(parts: list[tuple[str, str | None]]) -> None:
+def test_entities_that_cannot_have_quotas_are_refused(parts: list[tuple[str, str | None]]) -> None:
     with pytest.raises(InvalidQuotaError):
         checked_entity(parts)
 
@@ -78,7 +78,7 @@ def test_an_entity_is_the_same_in_any_order() -> None:
         (ADDRESS, "connection_creation_rate", 3e9),
     ],
 )
-def test_values_that_a_quota_cannot_have(entity: QuotaEntity, name: str, value: float) -> None:
+def test_values_that_a_quota_cannot_have_are_refused(entity: QuotaEntity, name: str, value: float) -> None:
     with pytest.raises(InvalidQuotaError):
         altered_values(SOME, entity, {name: value})
 
@@ -93,7 +93,7 @@ def test_values_are_set_and_removed_one_by_one() -> None:
     assert with_values(SOME, ADA, after)[ADA] == after
 
 
-def test_there_is_an_end_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_entities_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas, "ENTITIES_MAX", 3)
     with pytest.raises(PolicyViolationError):
         altered_values(SOME, (("user", "new"),), {"producer_byte_rate": 1.0})
@@ -101,7 +101,7 @@ def test_there_is_an_end_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
     assert altered_values(SOME, (("user", "new"),), {"producer_byte_rate": None}) == {}
 
 
-def test_filters() -> None:
+def test_only_strict_filters_leave_out_entities_with_other_parts() -> None:
     user, other = EntityMatch(kind="user", name="ada"), EntityMatch(kind="user", is_any=True)
     assert list(matching(SOME, [user], strict=False)) == [DEFAULT, ADA]
     assert list(matching(SOME, [user], strict=True)) == [ADA]

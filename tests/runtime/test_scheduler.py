@@ -11,15 +11,15 @@ from siltstone.runtime.upkeep import Scheduler, Ticker
 
 
 def test_periodic_and_single_tasks_run_when_they_are_due() -> None:
-    scheduler, done = Scheduler(), []
-    scheduler.schedule("five", lambda: done.append("five"), due_ms=10, period=lambda: 5)
-    scheduler.schedule("once", lambda: done.append("once"), due_ms=12)
+    scheduler, ran = Scheduler(), []
+    scheduler.schedule("five", lambda: ran.append("five"), due_ms=10, period=lambda: 5)
+    scheduler.schedule("once", lambda: ran.append("once"), due_ms=12)
     assert scheduler.next_ms == 10
     assert scheduler.tick(9) == []
     assert scheduler.tick(10) == ["five"]
     assert scheduler.tick(10) == []
     assert scheduler.tick(15) == ["once", "five"]
-    assert scheduler.next_ms == 20 and done == ["five", "once", "five"]
+    assert scheduler.next_ms == 20 and ran == ["five", "once", "five"]
 
 
 def test_missed_runs_of_a_task_run_once() -> None:
@@ -59,16 +59,16 @@ def test_a_period_may_change_and_a_task_may_add_tasks() -> None:
 
 
 def test_a_task_that_fails_does_not_stop_the_others() -> None:
-    scheduler, done = Scheduler(), []
+    scheduler, ran = Scheduler(), []
 
     def fail() -> None:
         raise ValueError("no")
 
     scheduler.schedule("bad", fail, due_ms=0, period=lambda: 10)
-    scheduler.schedule("good", lambda: done.append(1), due_ms=1)
+    scheduler.schedule("good", lambda: ran.append(1), due_ms=1)
     with pytest.raises(ValueError, match="no"):
         scheduler.tick(5)
-    assert done == [1] and scheduler.next_ms == 10
+    assert ran == [1] and scheduler.next_ms == 10
 
 
 def test_a_thread_ticks_until_it_is_stopped(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,7 +38,7 @@ def test_a_deleted_topics_id_leads_nowhere(tmp_path: Path) -> None:
         assert (logs.topics.ids, logs.topics.names_by_id) == ({"a": new}, {new: "a"})
 
 
-def test_topics_that_only_their_files_know(tmp_path: Path) -> None:
+def test_topics_that_no_registry_lists_have_the_ids_of_their_files(tmp_path: Path) -> None:
     """As in a directory that a broker has used: no registry."""
     with opened(tmp_path) as logs:
         known = as_bytes(logs.topics.create("known").topic_id)
@@ -86,10 +86,10 @@ def test_what_is_found_during_a_change_is_not_kept(tmp_path: Path, monkeypatch: 
         topics, look = logs.topics, type(logs.topics)._entry
 
         def change_meanwhile(self: Topics, name: str) -> object:
-            found = look(self, name)
+            entry = look(self, name)
             monkeypatch.undo()
             topics.add_partitions("a", 3)
-            return found
+            return entry
 
         topics.forget_partitions()
         monkeypatch.setattr(type(topics), "_entry", change_meanwhile)

@@ -24,14 +24,14 @@ USERS, OTHER = TopicPartition("users", 0), TopicPartition("users", 1)
 COMPACT = {"cleanup.policy": "compact"}
 
 
-def made(path: Path) -> Path:
+def create_users(path: Path) -> Path:
     with opened(path) as manager:
         manager.topics.create("users", partitions=2, config=COMPACT)
     return path
 
 
 def test_the_reason_survives_a_restart_and_is_gone_after_a_retry(tmp_path: Path) -> None:
-    made(tmp_path)
+    create_users(tmp_path)
     row = Uncleanable(topic="users", partition=0, since_ms=NOW, reason="byte 99: nonsense")
     with opened(tmp_path) as manager:
         manager.mark_uncleanable(USERS, "byte 61: nonsense", NOW)
@@ -48,7 +48,7 @@ def test_the_reason_survives_a_restart_and_is_gone_after_a_retry(tmp_path: Path)
 
 
 def test_the_list_is_a_plain_file_that_a_broker_ignores(tmp_path: Path) -> None:
-    made(tmp_path)
+    create_users(tmp_path)
     mark_uncleanable(tmp_path, USERS, "why", NOW)
     assert (tmp_path / UNCLEANABLE_FILE).is_file()
     with LogDirectory.open(tmp_path) as directory:
@@ -57,7 +57,7 @@ def test_the_list_is_a_plain_file_that_a_broker_ignores(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_is_deleted_or_emptied_is_not_listed_any_more(tmp_path: Path) -> None:
-    made(tmp_path)
+    create_users(tmp_path)
     with opened(tmp_path) as manager:
         for topic_partition in (USERS, OTHER):
             manager.mark_uncleanable(topic_partition, "why", NOW)
@@ -70,7 +70,7 @@ def test_a_partition_that_is_deleted_or_emptied_is_not_listed_any_more(tmp_path:
 
 
 def test_a_start_removes_entries_of_partitions_that_do_not_exist(tmp_path: Path) -> None:
-    made(tmp_path)
+    create_users(tmp_path)
     mark_uncleanable(tmp_path, TopicPartition("gone", 3), "why", NOW)
     mark_uncleanable(tmp_path, USERS, "why", NOW)
     opened(tmp_path).close()
@@ -79,7 +79,7 @@ def test_a_start_removes_entries_of_partitions_that_do_not_exist(tmp_path: Path)
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b'{"version": 2, "partitions": []}', b'{"version": 1}', b"\xff"])
 def test_a_damaged_list_is_refused_and_written_again(tmp_path: Path, raw: bytes) -> None:
-    made(tmp_path)
+    create_users(tmp_path)
     (tmp_path / UNCLEANABLE_FILE).write_bytes(raw)
     with pytest.raises(CorruptFileError):
         read_uncleanable(tmp_path)
@@ -92,7 +92,7 @@ def test_a_damaged_list_is_refused_and_written_again(tmp_path: Path, raw: bytes)
 @pytest.mark.parametrize("name", [LOG_START_CHECKPOINT, RECOVERY_CHECKPOINT])
 def test_a_damaged_checkpoint_is_written_again(tmp_path: Path, name: str) -> None:
     """Also one without entries: else each start would recover all logs."""
-    made(tmp_path)
+    create_users(tmp_path)
     (tmp_path / name).write_bytes(b"nonsense")
     opened(tmp_path).close()
     assert (tmp_path / name).read_bytes() != b"nonsense"

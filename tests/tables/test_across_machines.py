@@ -47,12 +47,12 @@ def other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 def read(splits: list[TaskSplit], options: ReadOptions) -> list[int]:
     """The offsets of some splits, which travel as Spark ships them."""
     shipped = pickle.loads(pickle.dumps(splits))
-    found = [batch for split in shipped for batch in read_split(split, options)]
-    return sorted(pa.Table.from_batches(found)["offset"].to_pylist())
+    batches = [arrow_batch for split in shipped for arrow_batch in read_split(split, options)]
+    return sorted(pa.Table.from_batches(batches)["offset"].to_pylist())
 
 
 @pytest.mark.parametrize(
-    ("given", "offsets"),
+    ("texts", "offsets"),
     [
         ({}, [0, 1, 2, 3, 4]),
         ({"view": "latest"}, LAST),
@@ -62,18 +62,18 @@ def read(splits: list[TaskSplit], options: ReadOptions) -> list[int]:
     ],
 )
 def test_a_view_is_read_whatever_device_numbers_a_machine_has(
-    root: Path, other_machines: None, given: dict[str, str], offsets: list[int]
+    root: Path, other_machines: None, texts: dict[str, str], offsets: list[int]
 ) -> None:
-    options = ReadOptions.of({"path": str(root), **given})
+    options = ReadOptions.of({"path": str(root), **texts})
     assert read(plan(options), options) == offsets
 
 
 def test_a_ledger_is_made_and_read_whatever_device_numbers_a_machine_has(
     root: Path, other_machines: None
 ) -> None:
-    with ReadOnlyLogs([root]) as found:
+    with ReadOnlyLogs([root]) as logs:
         compactor = TwoPhaseCompactor(InProcessCompactionEngine(), clock=ManualClock(NOW))
-        compactor.compact(found["topic", 0])
+        compactor.compact(logs["topic", 0])
     options = ReadOptions.of({"path": str(root), "view": "compacted"})
     assert read(plan(options), options) == LAST
 

@@ -49,15 +49,15 @@ def test_rows_are_those_that_a_filter_of_all_rows_leaves(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(splits, "OPEN_COST_BYTES", 1)
         partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
-        whole = read(partition, {}, view=view)
-        times = [row["timestamp"] // 1000 for row in whole] or [0]
+        all_rows = read(partition, {}, view=view)
+        times = [row["timestamp"] // 1000 for row in all_rows] or [0]
         keywords: RowKeywords = {
             "offsets": data.draw(st.none() | bounds),
             "timestamps": data.draw(
                 st.none() | st.tuples(*2 * [st.none() | st.sampled_from(times).map(lambda time: time + 1)])
             ),
             "keys": data.draw(
-                st.none() | st.lists(st.sampled_from([row["key"] or b"" for row in whole] or [b""]))
+                st.none() | st.lists(st.sampled_from([row["key"] or b"" for row in all_rows] or [b""]))
             ),
         }
         first, end = keywords["offsets"] or (None, None)
@@ -65,7 +65,7 @@ def test_rows_are_those_that_a_filter_of_all_rows_leaves(
         keys = keywords["keys"]
         expected = [
             row
-            for row in whole
+            for row in all_rows
             if (first is None or row["offset"] >= first)
             and (end is None or row["offset"] < end)
             and (earliest is None or row["timestamp"] // 1000 >= earliest)
@@ -81,8 +81,10 @@ def test_rows_are_those_that_a_filter_of_all_rows_leaves(
 def root(tmp_path: Path) -> Path:
     """Two partitions of ten records, at 2026-01-01 and the nine seconds after it; keys k0 to k2 in turn."""
     begin = 1_767_225_600_000
-    each = [batch([Rec(offset=at, key=b"k%d" % (at % 3), timestamp=begin + 1000 * at) for at in range(10)])]
-    return log_directory(tmp_path, {"t-0": {0: each}, "t-1": {0: each}, "u-0": {0: each}})
+    batches = [
+        batch([Rec(offset=at, key=b"k%d" % (at % 3), timestamp=begin + 1000 * at) for at in range(10)])
+    ]
+    return log_directory(tmp_path, {"t-0": {0: batches}, "t-1": {0: batches}, "u-0": {0: batches}})
 
 
 def places(root: Path, keywords: RowKeywords, **options: Any) -> list[tuple[str, int, int]]:
@@ -114,8 +116,8 @@ def test_bounds_may_be_beyond_any_offset_and_time(root: Path) -> None:
 
 
 def test_keys_are_found_without_the_column_of_keys(root: Path) -> None:
-    found = read_options(root, "u", None, {"keys": ["k1", b"k2", "none"]}, {"columns": ["offset"]})
-    batches = [batch for split in plan(found) for batch in read_split(split, found)]
+    options = read_options(root, "u", None, {"keys": ["k1", b"k2", "none"]}, {"columns": ["offset"]})
+    batches = [batch for split in plan(options) for batch in read_split(split, options)]
     assert pa.Table.from_batches(batches)["offset"].to_pylist() == [1, 2, 4, 5, 7, 8]
     assert places(root, {"keys": "k1"}, view="latest", subscribe="u") == [("u", 0, 7)]
     assert places(root, {"keys": []}) == []

@@ -35,7 +35,7 @@ def log_of(tmp_path: Path, *batches: bytes) -> FixedLog:
     return FixedLog(view_of(write_segments(tmp_path / "topic-0", {0: batches})))
 
 
-def plain(table: pa.Table) -> list[dict[str, Any]]:
+def rows_with_ms(table: pa.Table) -> list[dict[str, Any]]:
     """Rows with times as ms, since Python's datetime does not reach as far."""
     at = table.schema.get_field_index("timestamp")
     if at >= 0:
@@ -89,18 +89,20 @@ def test_golden_logs_have_the_records_of_the_plain_decoder(golden: Path, batch_b
         table.validate(full=True)
         kinds |= set(table["timestampType"].to_pylist())
         control = frozenset(control_offsets(golden / name / "records_before.jsonl"))
-        assert plain(table.drop_columns("timestampType")) == rows_of(golden / name / "before", control), name
+        assert rows_with_ms(table.drop_columns("timestampType")) == rows_of(
+            golden / name / "before", control
+        ), name
     assert kinds == {-1, 0, 1}
 
 
 def control_offsets(listing: Path) -> set[int]:
-    found, inside = set(), False
+    offsets, inside = set(), False
     for line in read_records(listing):
         if line["t"] == "batch":
             inside = line.get("isControl", False)
         elif line["t"] == "rec" and inside:
-            found.add(line["offset"])
-    return found
+            offsets.add(line["offset"])
+    return offsets
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -116,8 +118,8 @@ def test_ranges_and_the_latest_of_each_key(seed: int, count: int, size: int, dat
         table = pa.Table.from_batches(batches, schema(["offset", "key"]))
         assert table.to_pylist() == [{"offset": r.offset, "key": r.key} for r in inside]
         last = {r.key: r for r in inside if r.key is not None}
-        found = to_arrow(log, start, end, view="latest", columns=["key", "value", "offset"])
-        assert found.to_pylist() == [
+        latest = to_arrow(log, start, end, view="latest", columns=["key", "value", "offset"])
+        assert latest.to_pylist() == [
             {"key": r.key, "value": r.value, "offset": r.offset}
             for r in sorted(last.values(), key=lambda r: r.offset)
         ]
@@ -172,7 +174,7 @@ def test_headers_with_nulls_and_without_utf8(tmp_path: Path) -> None:
         ((b"\xff\xfe", b""),),
         (),
     ]
-    records = [Rec(offset=at, key=b"k", headers=each) for at, each in enumerate(headers)]
+    records = [Rec(offset=at, key=b"k", headers=record_headers) for at, record_headers in enumerate(headers)]
     table = to_arrow(log_of(tmp_path, batch(records)), columns=["headers"])
     table.validate(full=True)
     assert table["headers"].to_pylist() == [
@@ -187,9 +189,9 @@ def test_a_compressed_batch_becomes_arrow_batches_of_the_requested_size(tmp_path
     records = [Rec(offset=at, key=None, value=bytes(1000)) for at in range(2000)]
     log = log_of(tmp_path, batch(records, codec=twin.ZSTD))
     batches = list(to_batches(log, batch_bytes=100_000))
-    assert [at for each in batches for at in each["offset"].to_pylist()] == list(range(2000))
-    assert max(each.nbytes for each in batches) < 150_000
-    assert all(each["key"].null_count == len(each) for each in batches)
+    assert [at for arrow_batch in batches for at in arrow_batch["offset"].to_pylist()] == list(range(2000))
+    assert max(arrow_batch.nbytes for arrow_batch in batches) < 150_000
+    assert all(arrow_batch["key"].null_count == len(arrow_batch) for arrow_batch in batches)
 
 
 def test_times_out_of_arrows_range_are_the_nearest_in_it(tmp_path: Path) -> None:
@@ -227,8 +229,8 @@ def test_without_pyarrow_the_error_names_the_package_to_install() -> None:
         "import siltstone.log.reading\n"
         "try:\n    import siltstone.tables.arrow\nexcept ImportError as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'siltstone[arrow]'" in done.stdout
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'siltstone[arrow]'" in completed.stdout
 
 
 def test_the_kernels_gather_what_plain_python_gathers() -> None:

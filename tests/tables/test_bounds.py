@@ -30,7 +30,7 @@ LOSS = "failOnDataLoss=false"
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("bounds", "expected"),
     [
         ({}, range(10, 20)),
         ({"startingOffsets": "earliest", "endingOffsets": "latest"}, range(10, 20)),
@@ -58,9 +58,9 @@ LOSS = "failOnDataLoss=false"
     ],
 )
 def test_a_table_begins_and_ends_at_its_bounds(
-    root: Path, given: dict[str, str], expected: list[int]
+    root: Path, bounds: dict[str, str], expected: list[int]
 ) -> None:
-    assert offsets(root, **ZERO, **given) == list(expected)
+    assert offsets(root, **ZERO, **bounds) == list(expected)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +92,9 @@ def test_minus_two_is_advised_only_where_it_is_allowed(root: Path, option: str) 
 
 
 def test_partitions_are_selected_by_name_list_or_pattern(root: Path) -> None:
-    def chosen(**given: str) -> list[str]:
-        found = table_of(root, **given)
-        names = zip(found["topic"].to_pylist(), found["partition"].to_pylist(), strict=True)
+    def chosen(**options: str) -> list[str]:
+        table = table_of(root, **options)
+        names = zip(table["topic"].to_pylist(), table["partition"].to_pylist(), strict=True)
         return sorted({f"{topic}-{partition}" for topic, partition in names})
 
     assert chosen() == ["other-0", "t-0", "t-1"]
@@ -102,9 +102,9 @@ def test_partitions_are_selected_by_name_list_or_pattern(root: Path) -> None:
     assert chosen(subscribePattern="[a-t]") == ["t-0", "t-1"]
     assert chosen(subscribePattern="oth") == []
     assert chosen(assign='{"t":[1],"other":[0]}') == ["other-0", "t-1"]
-    for given, missing in (({"subscribe": "t,u"}, "u"), ({"assign": '{"t":[7]}'}, "t-7")):
+    for options, missing in (({"subscribe": "t,u"}, "u"), ({"assign": '{"t":[7]}'}, "t-7")):
         with raises_error(UnknownTopicError, path=missing, advice="siltstone topics"):
-            chosen(**given)
+            chosen(**options)
 
 
 def test_a_table_ends_at_the_high_watermark(root: Path) -> None:

@@ -24,11 +24,11 @@ from tests.support.tables.tables import log_directory, offsets, table_of
 
 def records(first: int, end: int) -> bytes:
     """Five keys in turn, the third of them deleted once and again."""
-    each = (
+    generated = (
         Rec(offset=at, key=b"k%d" % (at % 5), value=None if at % 10 == 2 else b"%d" % at, timestamp=at)
         for at in range(first, end)
     )
-    return batch(list(each))
+    return batch(list(generated))
 
 
 def compact(root: Path) -> None:
@@ -54,9 +54,9 @@ def as_read(root: Path) -> list[int]:
 
 
 def test_the_view_has_the_records_that_the_compacted_reader_reads(root: Path) -> None:
-    found = offsets(root, view="compacted")
-    assert found == as_read(root)
-    assert 0 < len(found) < 20
+    compacted = offsets(root, view="compacted")
+    assert compacted == as_read(root)
+    assert 0 < len(compacted) < 20
     assert table_of(root, view="compacted")["key"].null_count == 0
 
 
@@ -85,11 +85,11 @@ def test_a_compaction_while_a_log_is_opened_takes_no_record_away(
             compact(root)
         return opened(store)
 
-    whole = offsets(root, view="compacted")
+    before = offsets(root, view="compacted")
     monkeypatch.setattr(LedgerStore, "open", opening)
-    found = offsets(root, view="compacted")
+    after = offsets(root, view="compacted")
     assert times >= 2
-    assert {at % 5 for at in found} == {at % 5 for at in whole}, "every key has a record"
+    assert {at % 5 for at in after} == {at % 5 for at in before}, "every key has a record"
 
 
 def test_a_log_that_cannot_be_opened_holds_no_ledger(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,13 +47,15 @@ def test_committed_offsets_are_those_that_kafka_listed(
     rows = table_of(*paths, table="consumerOffsets", view="latest").to_pylist()
     listed = case["state_before"]["consumer_groups"]
     if isinstance(listed, dict):
-        listed = [each for group in listed.values() for each in group]
-    found = {
+        listed = [row for group in listed.values() for row in group]
+    committed = {
         (row["group"], row["topic"], row["partition"]): row["offset"]
         for row in rows
         if row["type"] == "offset"
     }
-    assert found == {(e["group"], e["topic"], e["partition"]): e["current_offset"] for e in listed}
+    assert committed == {
+        (row["group"], row["topic"], row["partition"]): row["current_offset"] for row in listed
+    }
     assert all(row["undecodable"] is None and not row["isTombstone"] for row in rows)
     (joined,) = [row for row in rows if row["type"] == "group"]
     assert (joined["group"], joined["protocolType"]) == ("joined", "consumer")
@@ -96,24 +98,24 @@ def test_indexes_snapshots_and_epochs_have_a_row_for_each_entry(
         assert len(rows) > 0
         for file in {row["file"] for row in rows}:
             entries = read_entries(Path(file).read_bytes(), kind, file)
-            mine = [row for row in rows if row["file"] == file]
-            assert len(mine) == len(entries)
+            rows_of_file = [row for row in rows if row["file"] == file]
+            assert len(rows_of_file) == len(entries)
             if kind == "index":
                 base = int(Path(file).name[:20])
-                assert [row["offset"] - base for row in mine] == entries["relative_offset"].tolist()
-                assert [row["position"] for row in mine] == entries["position"].tolist()
+                assert [row["offset"] - base for row in rows_of_file] == entries["relative_offset"].tolist()
+                assert [row["position"] for row in rows_of_file] == entries["position"].tolist()
     producers = table_of(*paths, table="producerSnapshots").to_pylist()
     expected = [
-        (str(file), each.producer_id, each.last_sequence)
+        (str(file), entry.producer_id, entry.last_sequence)
         for path in paths
         for file in path.glob("*-[0-9]/*.snapshot")
         if not file.parent.name.startswith("__cluster_metadata")
-        for each in read_snapshot(file.read_bytes(), str(file))
+        for entry in read_snapshot(file.read_bytes(), str(file))
     ]
-    told = [(row["file"], row["producerId"], row["lastSequence"]) for row in producers]
-    assert sorted((file, producer, -1 if last is None else last) for file, producer, last in told) == sorted(
-        expected
-    )
+    reported = [(row["file"], row["producerId"], row["lastSequence"]) for row in producers]
+    assert sorted(
+        (file, producer, -1 if last is None else last) for file, producer, last in reported
+    ) == sorted(expected)
     assert table_of(*paths, table="leaderEpochs").num_rows > 0
 
 
@@ -126,8 +128,8 @@ def test_checkpoints_have_a_row_for_each_file_and_partition(
     for path in paths:
         marks = read_checkpoint(path / REPLICATION_CHECKPOINT)
         file = str(path / REPLICATION_CHECKPOINT)
-        mine = {(row["topic"], row["partition"]): row["offset"] for row in rows if row["file"] == file}
-        assert mine == {
+        offsets = {(row["topic"], row["partition"]): row["offset"] for row in rows if row["file"] == file}
+        assert offsets == {
             (topic_partition.topic, topic_partition.partition): offset
             for topic_partition, offset in marks.items()
         }

@@ -69,9 +69,9 @@ class Stream:
     def trigger(self) -> int:
         """One micro-batch; how many records it had."""
         end = offsets_from_json(offsets_to_json(self.follower.next_end(self.offsets, self.maximum)))
-        found = self.between(self.offsets, end)
-        self.offsets, self.read = end, self.read + found
-        return len(found)
+        records = self.between(self.offsets, end)
+        self.offsets, self.read = end, self.read + records
+        return len(records)
 
 
 def all_of(*counts: int) -> list[tuple[int, int]]:
@@ -106,9 +106,9 @@ def test_each_offset_is_read_once_over_rolls_and_restarts(logs: Path) -> None:
 def test_a_stream_starts_at_the_end_unless_startingoffsets_is_set(logs: Path) -> None:
     grow(logs, 5, 5)
     latest, earliest = Stream(logs), Stream(logs, startingOffsets="earliest")
-    told = Stream(logs, startingOffsets='{"events":{"0":2,"1":-1}}')
+    from_offsets = Stream(logs, startingOffsets='{"events":{"0":2,"1":-1}}')
     grow(logs, 1, 0)
-    assert (latest.trigger(), earliest.trigger(), told.trigger()) == (1, 11, 4)
+    assert (latest.trigger(), earliest.trigger(), from_offsets.trigger()) == (1, 11, 4)
 
 
 def test_a_micro_batch_that_is_read_again_is_the_same(logs: Path) -> None:
@@ -213,12 +213,12 @@ def test_gaps_that_cleaning_left_are_no_data_loss(logs: Path, tmp_path: Path) ->
             append(manager[A], 3)
     stream = Stream(logs, startingOffsets="earliest", maxOffsetsPerTrigger="30")
     stream.trigger()
-    seen = len(stream.read)
+    read_before = len(stream.read)
     clean(logs)
     while stream.offsets[A] < 180:
         stream.trigger()
     offsets = [offset for _, offset in stream.read]
-    assert seen == 30
+    assert read_before == 30
     assert offsets == sorted(set(offsets))
     assert set(offsets[-3:]) == {177, 178, 179}
     assert len(offsets) < 180
@@ -281,18 +281,18 @@ def test_only_logs_that_changed_are_opened_again(logs: Path, monkeypatch: pytest
 def test_a_log_in_the_middle_of_a_swap_is_opened_again(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grow(logs, 5, 5)
     stream = Stream(logs, startingOffsets="earliest")
-    real, left = following.selected_partitions, [7]
+    real, remaining = following.selected_partitions, [7]
 
     def spoiled(*arguments: object) -> object:
-        left[0] -= 1
-        if left[0] >= 0:
+        remaining[0] -= 1
+        if remaining[0] >= 0:
             raise DirectoryRefusedError("a crash interrupted a change")
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(following, "selected_partitions", spoiled)
     assert stream.follower.next_end(stream.offsets) == stream.offsets
     assert stream.trigger() == 10
-    left[0] = 1000
+    remaining[0] = 1000
     with pytest.raises(DirectoryRefusedError):
         for _ in range(5):
             stream.follower.next_end(stream.offsets)

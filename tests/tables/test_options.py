@@ -37,13 +37,13 @@ def test_the_defaults_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_names_are_not_case_sensitive_and_sparks_own_options_are_ignored() -> None:
-    given = {
+    texts = {
         "PATH": "/logs",
         "STARTINGOFFSETS": "earliest",
         "serialization.format": "1",
         "provider": "siltstone",
     }
-    assert ReadOptions.of(given).starting == OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
+    assert ReadOptions.of(texts).starting == OffsetLimit(every_partition=EARLIEST_TIMESTAMP)
     assert ReadOptions.of({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert ReadOptions.of({"location": "file:/a%20b"}).paths == ("/a b",)
     assert ReadOptions.of({"path": "file:///a", "location": "file:/b"}).paths == ("/a",)
@@ -97,9 +97,9 @@ def test_streams_have_no_ending_and_may_start_at_the_latest() -> None:
     assert ReadOptions.of({**PATH, "startingOffsets": "latest"}, is_streaming=True).starting == OffsetLimit(
         every_partition=-1
     )
-    for given in ({"view": "latest"}, {"asOfOffset": "1"}, {"endingOffsets": "latest"}):
+    for texts in ({"view": "latest"}, {"asOfOffset": "1"}, {"endingOffsets": "latest"}):
         with raises_error(UsageError, about="view=log", advice="batch query"):
-            ReadOptions.of({**PATH, **given}, is_streaming=True)
+            ReadOptions.of({**PATH, **texts}, is_streaming=True)
 
 
 def test_one_time_for_all_precedes_times_by_partition_and_these_precede_offsets() -> None:
@@ -133,9 +133,9 @@ def test_every_option_is_listed_once() -> None:
 def test_the_documentation_lists_every_option() -> None:
     page = (REPOSITORY / "docs" / "tables.md").read_text()
     cells = [row.split("|")[1] for row in page.splitlines() if row.startswith("| `")]
-    told = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     sparks_own = {"location", "paths"}
-    assert told == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} - sparks_own
+    assert documented == {option.name for option in (*OPTIONS, *WRITE_OPTIONS)} - sparks_own
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ COLUMNS = ["key", "value", "timestamp"]
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    each = [Rec(offset=at, key=b"k%d" % (at % 3), value=b"%d" % at, timestamp=at) for at in range(30)]
-    return log_directory(tmp_path / "kafka", {"users-0": {0: [batch(each)]}})
+    records = [Rec(offset=at, key=b"k%d" % (at % 3), value=b"%d" % at, timestamp=at) for at in range(30)]
+    return log_directory(tmp_path / "kafka", {"users-0": {0: [batch(records)]}})
 
 
 def test_duckdb_reads_a_stream_of_batches_and_an_export(root: Path, tmp_path: Path) -> None:
@@ -40,5 +40,5 @@ def test_polars_reads_a_table_and_an_export(root: Path, tmp_path: Path) -> None:
     frame = polars.from_arrow(siltstone.to_arrow(log, view="latest", columns=COLUMNS))
     assert frame["value"].to_list() == [b"27", b"28", b"29"]
     siltstone.export(root, tmp_path / "out", "parquet", "users", keys="k1")
-    found = polars.scan_parquet(f"{tmp_path}/out/*.parquet").collect()
-    assert found["offset"].to_list() == list(range(1, 30, 3))
+    exported = polars.scan_parquet(f"{tmp_path}/out/*.parquet").collect()
+    assert exported["offset"].to_list() == list(range(1, 30, 3))

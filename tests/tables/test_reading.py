@@ -30,17 +30,17 @@ from tests.support.tables.tables import log_directory, offsets, rows, table_of
 from tests.support.thoroughness import examples, few, share
 
 
-def plain(directory: Path, **options: str) -> list[dict[str, object]]:
+def sequential_rows(directory: Path, **options: str) -> list[dict[str, object]]:
     """The records by the reader that reads a log from its start to its end."""
     with ReadOnlyLogs([directory]) as logs:
-        found = [
+        tables = [
             pa.Table.from_batches(
                 to_batches(logs[topic_partition], include_headers=True, **options),  # type: ignore[arg-type]
                 schema(include_headers=True),
             )
             for topic_partition in logs
         ]
-    return rows(pa.concat_tables(found))
+    return rows(pa.concat_tables(tables))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_golden_logs_are_what_a_plain_reader_reads(golden: Path, isolation: str,
             shutil.copytree(directory, partition)
             table = table_of(partition, isolation=isolation, maxPartitionBytes=size, includeHeaders="true")
             table.validate(full=True)
-            assert rows(table) == plain(partition, isolation=isolation), name
+            assert rows(table) == sequential_rows(partition, isolation=isolation), name
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -73,7 +73,7 @@ def test_any_range_in_any_splits_has_the_records_of_a_plain_reader(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         partition = write_segments(Path(folder) / "t-0", random_segments(random.Random(seed), count), 200)
-        everything = plain(partition)
+        everything = sequential_rows(partition)
         with ReadOnlyLogs([partition]) as logs:
             first, behind = logs["t", 0].log_start_offset, logs["t", 0].log_end_offset
         start = data.draw(st.integers(first, behind))
@@ -83,7 +83,7 @@ def test_any_range_in_any_splits_has_the_records_of_a_plain_reader(
             more["maxRecordsPerPartition"] = str(data.draw(st.integers(1, 20)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(splits, "OPEN_COST_BYTES", 1)
-            found = table_of(
+            table = table_of(
                 partition,
                 startingOffsets=f'{{"t":{{"0":{start}}}}}',
                 endingOffsets=f'{{"t":{{"0":{end}}}}}',
@@ -91,7 +91,7 @@ def test_any_range_in_any_splits_has_the_records_of_a_plain_reader(
                 includeHeaders="true",
                 **more,
             )
-        assert rows(found) == [row for row in everything if start <= row["offset"] < end]  # type: ignore[operator]
+        assert rows(table) == [row for row in everything if start <= row["offset"] < end]  # type: ignore[operator]
 
 
 TIMES = ("timestampType", "offset", "topic", "timestamp", "partition")
@@ -103,9 +103,11 @@ def test_columns_without_key_and_value_are_the_same_when_only_these_are_decoded(
         with tempfile.TemporaryDirectory() as folder:
             partition = Path(folder) / "topic-0"
             shutil.copytree(golden / name / "before", partition)
-            found = table_of(partition, columns=",".join(TIMES), maxRecordsPerPartition="31")
-            assert found.column_names == list(TIMES)
-            assert rows(found) == [{time: row[time] for time in TIMES} for row in plain(partition)], name
+            table = table_of(partition, columns=",".join(TIMES), maxRecordsPerPartition="31")
+            assert table.column_names == list(TIMES)
+            assert rows(table) == [
+                {time: row[time] for time in TIMES} for row in sequential_rows(partition)
+            ], name
 
 
 def test_invalid_values_do_not_fail_a_query_of_offsets(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_arrow_batches_have_a_maximum_of_rows_and_of_bytes(
         monkeypatch.setattr(reading, "BATCH_ROWS", max_rows)
         monkeypatch.setattr(reading, "BATCH_BYTES", max_bytes)
         options = ReadOptions.of({"path": str(root)})
-        sizes = [len(each) for split in plan(options) for each in read_split(split, options)]
+        sizes = [len(arrow_batch) for split in plan(options) for arrow_batch in read_split(split, options)]
         assert sum(sizes) == 1000 and expected // 2 < max(sizes) <= expected
 
 
@@ -151,8 +153,8 @@ def test_damage_is_an_error_with_file_and_position(tmp_path: Path) -> None:
 class TestWhatChangedSinceTheQueryWasPlanned:
     """A broker continues to write while Spark reads."""
 
-    def planned(self, root: Path, **given: str) -> tuple[ReadOptions, list[splits.TaskSplit]]:
-        options = ReadOptions.of({"path": str(root), "columns": "offset", **given})
+    def planned(self, root: Path, **texts: str) -> tuple[ReadOptions, list[splits.TaskSplit]]:
+        options = ReadOptions.of({"path": str(root), "columns": "offset", **texts})
         return options, plan(options)
 
     def logs(self, tmp_path: Path) -> Path:
@@ -163,13 +165,13 @@ class TestWhatChangedSinceTheQueryWasPlanned:
         return [
             at
             for split in planned
-            for each in read_split(split, options)
-            for at in each["offset"].to_pylist()
+            for arrow_batch in read_split(split, options)
+            for at in arrow_batch["offset"].to_pylist()
         ]
 
-    def replace(self, root: Path, kept: list[int]) -> None:
+    def replace(self, root: Path, retained: list[int]) -> None:
         """As the cleaner's swap does: another file of the same name."""
-        write_segments(root / "new", {0: [one(at, f"k{at % 3}", "v") for at in kept]}, 100)
+        write_segments(root / "new", {0: [one(at, f"k{at % 3}", "v") for at in retained]}, 100)
         for path in (root / "new").iterdir():
             path.rename(root / "t-0" / path.name)
         (root / "new").rmdir()
@@ -211,7 +213,7 @@ class TestWhatChangedSinceTheQueryWasPlanned:
 
 
 def test_small_partitions_share_a_split(tmp_path: Path) -> None:
-    root = log_directory(tmp_path, {f"t-{each}": {0: [one(0, "k")]} for each in range(50)})
+    root = log_directory(tmp_path, {f"t-{number}": {0: [one(0, "k")]} for number in range(50)})
     options = ReadOptions.of({"path": str(root)})
     assert len(plan(options)) < 50
     assert table_of(root)["partition"].to_pylist() == list(range(50))
@@ -256,10 +258,10 @@ def test_gaps_between_batches_make_no_splits_by_records(
     tmp_path: Path, records_each: int, has_index: bool
 ) -> None:
     """A compacted log has far more offsets than records."""
-    kept = [first + k for first in range(10**9, 10**10, 10**9) for k in range(records_each)]
+    retained = [first + k for first in range(10**9, 10**10, 10**9) for k in range(records_each)]
     batches = [
-        batch([Rec(offset=at, key=b"k") for at in kept[row : row + records_each]])
-        for row in range(0, len(kept), records_each)
+        batch([Rec(offset=at, key=b"k") for at in retained[row : row + records_each]])
+        for row in range(0, len(retained), records_each)
     ]
     segments = {0: batches[:2], 3 * 10**9: batches[2:4], 5 * 10**9: batches[4:6], 7 * 10**9: batches[6:]}
     root = log_directory(tmp_path, {"t-0": segments})
@@ -270,8 +272,8 @@ def test_gaps_between_batches_make_no_splits_by_records(
     assert len(planned) <= 2 * len(batches)
     parts = [part for split in planned for part in split.file_splits]
     assert all(part.position < part.end_position and part.start < part.end for part in parts)
-    assert offsets(root, maxRecordsPerPartition="2") == kept
-    assert offsets(root, minPartitions="8") == kept
+    assert offsets(root, maxRecordsPerPartition="2") == retained
+    assert offsets(root, minPartitions="8") == retained
 
 
 @pytest.mark.parametrize("has_index", [True, False])

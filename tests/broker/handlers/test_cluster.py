@@ -18,17 +18,17 @@ from tests.support.broker import ServedBroker
 @pytest.mark.parametrize("version", range(3))
 def test_no_election_is_needed(broker: ServedBroker, version: int) -> None:
     broker.manager.topics.create("t", 2)
-    asked = (
+    topic_partitions = (
         TopicPartitions(topic="t", partitions=(1, 2, -1)),
         TopicPartitions(topic="../t", partitions=(0,)),
     )
-    answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=asked), version)
+    answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=topic_partitions), version)
     codes = [[row.error_code for row in topic.partition_result] for topic in answer.replica_election_results]
     assert (answer.error_code, codes) == (0, [[84, 3, 3], [3]])
     assert codec.write(answer, version)
 
 
-def test_all_partitions(broker: ServedBroker) -> None:
+def test_an_election_of_all_partitions_lists_topics_without_results(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 2)
     answer = broker.call(elect_leaders, ElectLeadersRequest(topic_partitions=None), 2)
     assert [
@@ -39,10 +39,10 @@ def test_all_partitions(broker: ServedBroker) -> None:
 
 
 @pytest.mark.parametrize("kind", [-128, -1, 2, 127])
-def test_an_unknown_election(broker: ServedBroker, kind: int) -> None:
+def test_an_unknown_kind_of_election_is_refused(broker: ServedBroker, kind: int) -> None:
     broker.manager.topics.create("t")
-    asked = (TopicPartitions(topic="t", partitions=(0,)),)
-    request = ElectLeadersRequest(election_type=kind, topic_partitions=asked)
+    topic_partitions = (TopicPartitions(topic="t", partitions=(0,)),)
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=topic_partitions)
     answer = broker.call(elect_leaders, request, 2)
     assert answer.error_code == answer.replica_election_results[0].partition_result[0].error_code == 42
 
@@ -60,15 +60,15 @@ def test_an_unknown_election(broker: ServedBroker, kind: int) -> None:
         (-1, None, 3),
     ],
 )
-def test_where_a_partition_may_go(
+def test_a_partition_may_be_assigned_to_this_broker_only(
     broker: ServedBroker, number: int, replicas: str | tuple[int, ...] | None, code: int
 ) -> None:
     broker.manager.topics.create("t")
     if isinstance(replicas, str):
         replicas = (broker.broker.node_id,) * (2 if "twice" in replicas else 1)
-    asked = ReassignablePartition(partition_index=number, replicas=replicas)
+    partition = ReassignablePartition(partition_index=number, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(
-        topics=(ReassignableTopic(name="t", partitions=(asked,)),), allow_replication_factor_change=False
+        topics=(ReassignableTopic(name="t", partitions=(partition,)),), allow_replication_factor_change=False
     )
     for version in range(2):
         answer = broker.call(alter_partition_reassignments, request, version)

@@ -119,8 +119,8 @@ def with_static(broker: ServedBroker, **settings: str) -> None:
 def test_a_topics_settings_are_kafkas_in_kafkas_order(broker: ServedBroker) -> None:
     with_static(broker, log_segment_delete_delay_ms="200")
     broker.manager.topics.create("t", 1, {"cleanup.policy": "compact", "retention.ms": "123"})
-    found = described(broker, TOPIC, "t", include_synonyms=True)
-    assert (found.error_code, found.error_message) == (0, "")
+    resource = described(broker, TOPIC, "t", include_synonyms=True)
+    assert (resource.error_code, resource.error_message) == (0, "")
     kafkas = json.loads((DATA / "topic_settings.json").read_text("utf-8"))
     assert [
         {
@@ -130,24 +130,24 @@ def test_a_topics_settings_are_kafkas_in_kafkas_order(broker: ServedBroker) -> N
             "type": entry.config_type,
             "synonyms": [list(synonym) for synonym in sources(entry)],
         }
-        for entry in found.configs[: len(kafkas)]
+        for entry in resource.configs[: len(kafkas)]
     ] == kafkas
     assert len(kafkas) == 33
-    assert [entry.name for entry in found.configs[33:]] == [
+    assert [entry.name for entry in resource.configs[33:]] == [
         "compactionThreshold",
         "max.decompressed.message.bytes",
         "siltstone.compaction.order",
         "siltstone.retention.policy",
         "topicCompactionRetainNullKey",
     ]
-    assert not any(entry.read_only or entry.is_sensitive for entry in found.configs)
+    assert not any(entry.read_only or entry.is_sensitive for entry in resource.configs)
 
 
 def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE, include_synonyms=True).configs}
-    assert list(found) == sorted(found)
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE, include_synonyms=True).configs}
+    assert list(entries) == sorted(entries)
     for kafkas in json.loads((DATA / "broker_settings.json").read_text("utf-8")):
-        name, entry = kafkas["name"], found[kafkas["name"]]
+        name, entry = kafkas["name"], entries[kafkas["name"]]
         defaults = [value for _, value, source in sources(entry) if source == DEFAULT][-1:]
         assert (name, defaults == kafkas["default"]) == (name, name not in DIFFERENT_DEFAULTS)
         alike = (entry.read_only, entry.config_type) == (kafkas["read_only"], kafkas["type"])
@@ -157,8 +157,8 @@ def test_a_brokers_settings_are_kafkas(broker: ServedBroker) -> None:
 def test_a_broker_tells_its_directories_and_its_number(broker: ServedBroker, tmp_path: Path) -> None:
     """Whoever has named them: the command line, or the files in the directories."""
     keys = ("log.dirs", "log.dir", "node.id")
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
-    assert {name: (entry.value, entry.config_source) for name, entry in found.items()} == {
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE, keys=keys).configs}
+    assert {name: (entry.value, entry.config_source) for name, entry in entries.items()} == {
         "log.dirs": (str(tmp_path), STATIC),
         "log.dir": ("/tmp/kafka-logs", DEFAULT),
         "node.id": (NODE, STATIC),
@@ -178,8 +178,8 @@ def test_what_kafka_does_not_list_is_listed_where_it_is_set(broker: ServedBroker
 
 def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
     broker.log("t")
-    found = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
-    (entry,) = found.configs
+    resource = described(broker, TOPIC, "t", keys=("retention.ms", "nope"))
+    (entry,) = resource.configs
     assert (entry.name, entry.value, entry.documentation, entry.synonyms) == (
         "retention.ms",
         "604800000",
@@ -211,16 +211,18 @@ def test_keys_documentation_and_synonyms_are_sent_if_they_are_asked_for(broker: 
         (-1, "x", BAD_REQUEST),
     ],
 )
-def test_what_is_not_there_has_no_settings(broker: ServedBroker, kind: int, name: str, code: int) -> None:
-    found = described(broker, kind, name)
-    assert (found.error_code, found.resource_type, found.resource_name) == (code, kind, name)
-    assert found.configs == ()
+def test_a_resource_that_does_not_exist_has_no_settings(
+    broker: ServedBroker, kind: int, name: str, code: int
+) -> None:
+    resource = described(broker, kind, name)
+    assert (resource.error_code, resource.resource_type, resource.resource_name) == (code, kind, name)
+    assert resource.configs == ()
 
 
 @pytest.mark.parametrize(("kind", "name"), [(LOGGER, NODE), (METRICS, "cm"), (GROUP, "g")])
 def test_what_siltstone_lacks_has_an_empty_list(broker: ServedBroker, kind: int, name: str) -> None:
-    found = described(broker, kind, name)
-    assert (found.error_code, found.configs) == (0, ())
+    resource = described(broker, kind, name)
+    assert (resource.error_code, resource.configs) == (0, ())
 
 
 def test_a_small_request_makes_no_huge_answer(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,18 +266,21 @@ def test_what_only_a_weaker_name_says_has_no_source(broker: ServedBroker) -> Non
     broker.log("t")
     (entry,) = described(broker, TOPIC, "t", keys=("retention.ms",), include_synonyms=True).configs
     assert (entry.value, entry.config_source, sources(entry)) == (str(24 * 3_600_000), DEFAULT, [])
-    found = {entry.name: entry for entry in described(broker, BROKER, NODE).configs}
-    assert (found["log.retention.ms"].value, found["log.retention.ms"].config_source) == (None, DEFAULT)
-    assert (found["log.retention.hours"].value, found["log.retention.hours"].config_source) == ("24", STATIC)
+    entries = {entry.name: entry for entry in described(broker, BROKER, NODE).configs}
+    assert (entries["log.retention.ms"].value, entries["log.retention.ms"].config_source) == (None, DEFAULT)
+    assert (entries["log.retention.hours"].value, entries["log.retention.hours"].config_source) == (
+        "24",
+        STATIC,
+    )
 
 
 def test_another_name_of_a_setting_is_listed_where_it_is_set(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 1, {"internal.segment.bytes": "1000", "message.format.version": "3.0"})
-    found = described(broker, TOPIC, "t", include_synonyms=True).configs
-    assert (found[0].name, found[0].value, sources(found[0])) == (
+    entries = described(broker, TOPIC, "t", include_synonyms=True).configs
+    assert (entries[0].name, entries[0].value, sources(entries[0])) == (
         "internal.segment.bytes", "1000", [("internal.segment.bytes", "1000", OWN)],
     )  # fmt: skip
-    by_name = {entry.name: (entry.value, entry.config_source) for entry in found}
+    by_name = {entry.name: (entry.value, entry.config_source) for entry in entries}
     assert by_name["segment.bytes"] == (str(1 << 30), DEFAULT)
     assert by_name["message.format.version"] == ("3.0", OWN)
 
@@ -353,7 +358,9 @@ def test_a_bad_change_of_a_topic_changes_nothing(broker: ServedBroker, case: str
         (99, "x", BAD_REQUEST),
     ],
 )
-def test_a_change_of_what_is_not_there(broker: ServedBroker, kind: int, name: str, code: int) -> None:
+def test_a_change_of_a_resource_that_does_not_exist_is_refused(
+    broker: ServedBroker, kind: int, name: str, code: int
+) -> None:
     assert changed(broker, kind, name, ("retention.ms", SET, "1")) == code
 
 
@@ -383,7 +390,7 @@ def test_resources_of_one_request_have_each_their_outcome(broker: ServedBroker) 
     assert own(broker) == {"retention.ms": "5"}
 
 
-def test_a_change_that_is_only_checked(broker: ServedBroker) -> None:
+def test_a_change_that_is_only_checked_sets_nothing(broker: ServedBroker) -> None:
     broker.log("t")
     assert changed(broker, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True) == 0
     assert changed(broker, TOPIC, "t", ("retention.ms", SET, "x"), validate_only=True) == BAD_CONFIG
@@ -430,7 +437,9 @@ def test_what_is_set_for_the_broker_applies_at_once_and_is_kept(tmp_path: Path) 
         ("nope", "5", BAD_CONFIG),
     ],
 )
-def test_a_bad_change_of_the_broker(broker: ServedBroker, name: str, value: str, code: int) -> None:
+def test_a_bad_change_of_the_broker_is_refused_and_not_recorded(
+    broker: ServedBroker, name: str, value: str, code: int
+) -> None:
     """Kafka takes unknown settings of brokers: a plugin may know them. Here there is none."""
     for broker_id in (NODE, ""):
         assert changed(broker, BROKER, broker_id, (name, SET, value)) == code
@@ -475,24 +484,24 @@ def test_all_settings_of_the_broker_are_replaced(broker: ServedBroker) -> None:
 # ListConfigResources
 
 
-@pytest.mark.parametrize(("version", "kinds", "found"), [
+@pytest.mark.parametrize(("version", "kinds", "expected"), [
     (0, (), []),
     (1, (), [(NODE, LOGGER), (NODE, BROKER), ("t", TOPIC)]),
     (1, (TOPIC,), [("t", TOPIC)]),
     (1, (METRICS, GROUP), []),
     (1, (BROKER, TOPIC, BROKER), [(NODE, BROKER), ("t", TOPIC)]),
 ])  # fmt: skip
-def test_what_has_settings(
-    broker: ServedBroker, version: int, kinds: tuple[int, ...], found: list[tuple[str, int]]
+def test_resources_with_settings_are_listed_by_kind(
+    broker: ServedBroker, version: int, kinds: tuple[int, ...], expected: list[tuple[str, int]]
 ) -> None:
     broker.log("t")
     answer = broker.call(list_config_resources, ListConfigResourcesRequest(resource_types=kinds), version)
     assert (
         answer.error_code,
-        [(one.resource_name, one.resource_type) for one in answer.config_resources],
-    ) == (0, found)
+        [(resource.resource_name, resource.resource_type) for resource in answer.config_resources],
+    ) == (0, expected)
 
 
-def test_an_unknown_kind_of_resources(broker: ServedBroker) -> None:
+def test_an_unknown_kind_of_resources_is_refused(broker: ServedBroker) -> None:
     answer = broker.call(list_config_resources, ListConfigResourcesRequest(resource_types=(TOPIC, 99)), 1)
     assert (answer.error_code, answer.config_resources) == (35, ())

@@ -38,11 +38,13 @@ class Client:
         self.broker, self.version = broker, version
         self.number = self.epoch = 0
 
-    def request(self, *wanted: tuple[int, int], forget: Sequence[int] = (), **fields: object) -> FetchRequest:
+    def request(
+        self, *partitions: tuple[int, int], forget: Sequence[int] = (), **fields: object
+    ) -> FetchRequest:
         """Partitions of topic t, each (number, offset)."""
         rows = tuple(
             FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=PLENTY)
-            for number, offset in wanted
+            for number, offset in partitions
         )
         by_id = self.version >= 13
         place = {"topic_id": self.broker.broker.id_of_topic("t")} if by_id else {"topic": "t"}
@@ -59,9 +61,9 @@ class Client:
             }
         )
 
-    def ask(self, *wanted: tuple[int, int], **fields: object) -> list[tuple[int, int, int]]:
+    def ask(self, *partitions: tuple[int, int], **fields: object) -> list[tuple[int, int, int]]:
         """(partition, error, bytes) of each that is answered."""
-        answer = self.broker.call(fetch, self.request(*wanted, **fields), self.version)  # type: ignore[arg-type]
+        answer = self.broker.call(fetch, self.request(*partitions, **fields), self.version)  # type: ignore[arg-type]
         assert answer.error_code == 0
         self.number, self.epoch = answer.session_id, self.epoch + 1
         return [
@@ -89,7 +91,7 @@ def client_of(broker: ServedBroker, partitions: int = 3, version: int = 12) -> C
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-def test_only_what_is_new(broker: ServedBroker, version: int) -> None:
+def test_a_session_answers_only_with_what_is_new(broker: ServedBroker, version: int) -> None:
     client = client_of(broker, version=version)
     assert client.ask() == []
     one = broker.log("t", 1, records=1).size
@@ -101,7 +103,7 @@ def test_only_what_is_new(broker: ServedBroker, version: int) -> None:
     assert client.ask() == []
 
 
-def test_one_with_records_moves_to_the_end(broker: ServedBroker) -> None:
+def test_a_partition_with_records_moves_to_the_end(broker: ServedBroker) -> None:
     client = client_of(broker)
     one, _, _ = (broker.log("t", number, records=1).size for number in range(3))
     for number in (0, 1, 2, 0):
@@ -119,7 +121,7 @@ def test_an_error_is_sent_each_time_and_its_end_once(broker: ServedBroker) -> No
     assert client.ask() == []
 
 
-def test_a_deleted_topic(broker: ServedBroker) -> None:
+def test_a_topic_that_is_deleted_and_created_again_stays_in_its_session(broker: ServedBroker) -> None:
     client = client_of(broker, 1)
     broker.manager.topics.delete("t")
     assert client.ask() == [(0, 3, 0)]
@@ -128,7 +130,7 @@ def test_a_deleted_topic(broker: ServedBroker) -> None:
     assert client.ask() == []
 
 
-def test_a_deleted_topic_by_its_id(broker: ServedBroker) -> None:
+def test_the_id_of_a_deleted_topic_stays_an_error_when_its_name_comes_back(broker: ServedBroker) -> None:
     """A session knows the topic by its name, too."""
     client = client_of(broker, 1, version=13)
     topic_id = broker.broker.id_of_topic("t")
@@ -140,7 +142,7 @@ def test_a_deleted_topic_by_its_id(broker: ServedBroker) -> None:
     assert client.ask((0, 0)) == [(0, 103, 0), (0, 0, 0)]  # under its old and its new id
 
 
-def test_what_refuses_a_whole_request(broker: ServedBroker) -> None:
+def test_a_wrong_session_epoch_or_version_refuses_the_whole_request(broker: ServedBroker) -> None:
     client = client_of(broker)
     number = client.number
     assert client.code(session_epoch=2) == (71, 0)
@@ -163,7 +165,9 @@ def test_a_session_takes_the_place_of_the_clients_last_one(broker: ServedBroker)
     assert broker.broker.fetch_sessions.partitions == 1
 
 
-def test_no_room(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_room_for_its_partitions_a_fetch_gets_no_session(
+    broker: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(room, "PARTITIONS_MAX", 2)
     broker.manager.topics.create("t", 3)
     client = Client(broker)
@@ -171,15 +175,15 @@ def test_no_room(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.number == 0
 
 
-def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
+def test_the_older_of_two_requests_at_once_is_refused(broker: ServedBroker) -> None:
     """One waits while the next one of its session comes by another connection."""
     client = client_of(broker)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
-    assert not isinstance(found, FetchResponse)
+    pending = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
+    assert not isinstance(pending, FetchResponse)
     number = client.number
 
     async def run() -> tuple[FetchResponse, FetchResponse]:
-        older = asyncio.ensure_future(found)  # type: ignore[arg-type]
+        older = asyncio.ensure_future(pending)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         client.epoch += 1
         newer = fetch(broker.broker, client.request((1, 0), forget=[0]), context_of(12))
@@ -192,14 +196,14 @@ def test_the_older_of_two_requests_at_once(broker: ServedBroker) -> None:
     assert broker.broker.purgatory.parked == 0
 
 
-def test_a_session_that_waits(broker: ServedBroker) -> None:
+def test_a_session_that_waits_is_answered_with_what_comes(broker: ServedBroker) -> None:
     client = client_of(broker)
     assert client.ask(max_wait_ms=WAIT_MS) == []
     assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
-    found = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
+    pending = fetch(broker.broker, client.request(max_wait_ms=WAIT_MS), context_of(12))
 
     async def run() -> FetchResponse:
-        task = asyncio.ensure_future(found)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(pending)  # type: ignore[arg-type]
         await asyncio.sleep(0)
         broker.log("t", 2, records=1)
         return await task
@@ -209,7 +213,7 @@ def test_a_session_that_waits(broker: ServedBroker) -> None:
     assert broker.loop.time() == pytest.approx(WAIT_MS / 1000)
 
 
-def test_read_committed_behind_an_open_transaction(broker: ServedBroker) -> None:
+def test_read_committed_behind_an_open_transaction_gets_no_records(broker: ServedBroker) -> None:
     """The records are there, and may be told to one that asks otherwise."""
     client = client_of(broker, 1)
     log = broker.log("t")

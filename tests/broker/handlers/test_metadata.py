@@ -42,7 +42,7 @@ def broker(tmp_path: Path) -> Iterator[ServedBroker]:
         yield broker
 
 
-def asked(
+def metadata_of(
     broker: ServedBroker, *names: str | bytes, version: int = NEWEST, **fields: Any
 ) -> MetadataResponse:
     """The answer about topics by their names or ids; none is created unless a test says so."""
@@ -63,7 +63,7 @@ def codes(answer: Any) -> dict[str | None, int]:
 
 
 def test_the_cluster_is_one_broker_at_the_address_of_the_listener(broker: ServedBroker) -> None:
-    answer = asked(broker)
+    answer = metadata_of(broker)
     (node,) = answer.brokers
     assert (node.node_id, node.host, node.port, node.rack) == (NODE, "localhost", 9092, None)
     assert (answer.cluster_id, answer.controller_id) == (broker.broker.cluster_id, NODE)
@@ -71,35 +71,35 @@ def test_the_cluster_is_one_broker_at_the_address_of_the_listener(broker: Served
 
 
 def test_a_topic_has_its_partitions_led_by_this_broker(broker: ServedBroker) -> None:
-    (topic,) = asked(broker, "b").topics
+    (topic,) = metadata_of(broker, "b").topics
     assert (topic.error_code, topic.topic_id, topic.is_internal) == (0, broker.broker.id_of_topic("b"), False)
     assert [
         (
-            one.partition_index,
-            one.error_code,
-            one.leader_id,
-            one.leader_epoch,
-            one.replica_nodes,
-            one.isr_nodes,
+            partition.partition_index,
+            partition.error_code,
+            partition.leader_id,
+            partition.leader_epoch,
+            partition.replica_nodes,
+            partition.isr_nodes,
         )
-        for one in topic.partitions
+        for partition in topic.partitions
     ] == [(number, 0, NODE, 0, (NODE,), (NODE,)) for number in range(3)]
     assert topic.partitions[0].offline_replicas == ()
 
 
-@pytest.mark.parametrize(("version", "topics", "found"), [
+@pytest.mark.parametrize(("version", "topics", "expected"), [
     (0, (), ["a", "b"]), (1, (), []), (1, None, ["a", "b"]), (NEWEST, None, ["a", "b"]),
 ])  # fmt: skip
 def test_no_list_is_all_topics(
-    broker: ServedBroker, version: int, topics: tuple[()] | None, found: list[str]
+    broker: ServedBroker, version: int, topics: tuple[()] | None, expected: list[str]
 ) -> None:
     """An empty one is, too, in version 0, which has no null."""
     answer = broker.call(metadata, MetadataRequest(topics=topics), version)
-    assert [topic.name for topic in answer.topics] == found
+    assert [topic.name for topic in answer.topics] == expected
 
 
 def test_topics_that_do_not_exist_come_last(broker: ServedBroker) -> None:
-    answer = asked(broker, "nope", "bad/name", "", "a", "a", "__transaction_state")
+    answer = metadata_of(broker, "nope", "bad/name", "", "a", "a", "__transaction_state")
     assert codes(answer) == {"a": 0, "nope": 3, "bad/name": 17, "": 17, "__transaction_state": 3}
     assert answer.topics[0].name == "a"
     assert [topic.is_internal for topic in answer.topics] == [False, False, False, False, True]
@@ -107,7 +107,7 @@ def test_topics_that_do_not_exist_come_last(broker: ServedBroker) -> None:
 
 def test_topics_by_id(broker: ServedBroker) -> None:
     known, unknown = broker.broker.id_of_topic("b"), b"\1" * 16
-    answer = asked(broker, known, known, unknown, "a")  # a name beside ids does not count
+    answer = metadata_of(broker, known, known, unknown, "a")  # a name beside ids does not count
     assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
         ("b", known, 0),
         (None, unknown, 100),
@@ -117,44 +117,47 @@ def test_topics_by_id(broker: ServedBroker) -> None:
 @pytest.mark.parametrize(("version", "topic_id", "code"), [
     (10, b"\1" * 16, 42), (11, b"\1" * 16, 42), (11, ZERO_ID, 42), (12, ZERO_ID, -1), (13, ZERO_ID, -1),
 ])  # fmt: skip
-def test_a_topic_that_is_named_in_no_way_of_the_version(
+def test_a_topic_without_a_name_or_id_of_the_version_is_refused(
     broker: ServedBroker, version: int, topic_id: bytes, code: int
 ) -> None:
-    answer = asked(broker, topic_id, version=version)
+    answer = metadata_of(broker, topic_id, version=version)
     assert (codes(answer), answer.topics[0].topic_id) == ({"": code}, topic_id)
     assert (answer.brokers, answer.cluster_id, answer.controller_id) == ((), None, -1)
     assert answer.error_code == (code if version >= 12 else 0)
 
 
 def test_operations_are_sent_if_they_are_asked_for(broker: ServedBroker) -> None:
-    answer = asked(broker, "a", "nope", version=8)
+    answer = metadata_of(broker, "a", "nope", version=8)
     assert {topic.topic_authorized_operations for topic in answer.topics} == {OPERATIONS_OMITTED}
     assert answer.cluster_authorized_operations == OPERATIONS_OMITTED
-    both = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
-    answer = asked(broker, "a", "nope", version=8, **both)
+    with_operations = {
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": True,
+    }
+    answer = metadata_of(broker, "a", "nope", version=8, **with_operations)
     assert {topic.topic_authorized_operations for topic in answer.topics} == {TOPIC_OPERATIONS}
     assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS
 
 
 def test_a_topic_is_created_when_it_is_asked_for_and_found_from_then_on(broker: ServedBroker) -> None:
     names = ("new", "bad/name", "__transaction_state")
-    assert codes(asked(broker, *names, allow_auto_topic_creation=True)) == {
+    assert codes(metadata_of(broker, *names, allow_auto_topic_creation=True)) == {
         "new": 3, "bad/name": 17, "__transaction_state": 3,
     }  # fmt: skip
-    assert codes(asked(broker, *names)) == {"new": 0, "bad/name": 17, "__transaction_state": 3}
+    assert codes(metadata_of(broker, *names)) == {"new": 0, "bad/name": 17, "__transaction_state": 3}
 
 
 def test_a_name_that_collides_is_not_created(broker: ServedBroker) -> None:
     broker.log("x.y")
-    assert codes(asked(broker, "x_y", allow_auto_topic_creation=True)) == {"x_y": 3}
-    assert codes(asked(broker, "x_y")) == {"x_y": 3}
+    assert codes(metadata_of(broker, "x_y", allow_auto_topic_creation=True)) == {"x_y": 3}
+    assert codes(metadata_of(broker, "x_y")) == {"x_y": 3}
 
 
-def test_nothing_is_created_against_the_setting(broker: ServedBroker) -> None:
+def test_no_topic_is_created_where_the_setting_forbids_it(broker: ServedBroker) -> None:
     no = parse_broker_config({"auto.create.topics.enable": "false"}, "test")
     broker.manager.update_config(Config(static=no))
     for _ in range(2):
-        assert codes(asked(broker, "new", allow_auto_topic_creation=True)) == {"new": 3}
+        assert codes(metadata_of(broker, "new", allow_auto_topic_creation=True)) == {"new": 3}
 
 
 def test_one_request_creates_so_many_topics_and_no_more(
@@ -162,19 +165,20 @@ def test_one_request_creates_so_many_topics_and_no_more(
 ) -> None:
     assert CREATED_MAX < 1000
     monkeypatch.setattr("siltstone.broker.handlers.metadata.CREATED_MAX", 2)
-    asked(broker, *(f"new{number}" for number in range(4)), allow_auto_topic_creation=True)
+    metadata_of(broker, *(f"new{number}" for number in range(4)), allow_auto_topic_creation=True)
     assert broker.manager.topics.names() == ["a", "b", "new0", "new1"]
 
 
 def test_a_partition_of_a_directory_out_of_service_has_no_leader(broker: ServedBroker) -> None:
     broker.manager.serving()[0].go_offline("test")
-    (topic,) = asked(broker, "b").topics
+    (topic,) = metadata_of(broker, "b").topics
     assert topic.error_code == 0
-    assert [(one.error_code, one.leader_id, one.offline_replicas) for one in topic.partitions] == [
-        (5, -1, (NODE,))
-    ] * 3
+    assert [
+        (partition.error_code, partition.leader_id, partition.offline_replicas)
+        for partition in topic.partitions
+    ] == [(5, -1, (NODE,))] * 3
     (described,) = described_topics(broker, "b").topics
-    assert {one.error_code for one in described.partitions} == {5}
+    assert {partition.error_code for partition in described.partitions} == {5}
 
 
 def test_a_topic_of_a_directory_out_of_service_that_no_registry_lists_is_not_created_again(
@@ -191,10 +195,12 @@ def test_a_topic_of_a_directory_out_of_service_that_no_registry_lists_is_not_cre
         topic_id = broker.broker.id_of_topic("b")
         broker.manager.directories[1].go_offline("test")
         for _ in range(2):
-            (topic,) = asked(broker, "b", allow_auto_topic_creation=True).topics
+            (topic,) = metadata_of(broker, "b", allow_auto_topic_creation=True).topics
             assert (topic.error_code, topic.topic_id) == (0, topic_id) and topic_id != ZERO_ID
-            assert [(one.error_code, one.leader_id) for one in topic.partitions] == [(5, -1)]
-        assert codes(asked(broker, topic_id)) == {"b": 0}
+            assert [(partition.error_code, partition.leader_id) for partition in topic.partitions] == [
+                (5, -1)
+            ]
+        assert codes(metadata_of(broker, topic_id)) == {"b": 0}
         assert not (a / "b-0").exists()
 
 
@@ -217,7 +223,10 @@ def pages(answer: Any) -> tuple[dict[str, list[int]], tuple[str, int] | None]:
     """(the partitions of each topic, the cursor)."""
     cursor = answer.next_cursor
     return (
-        {topic.name: [one.partition_index for one in topic.partitions] for topic in answer.topics},
+        {
+            topic.name: [partition.partition_index for partition in topic.partitions]
+            for topic in answer.topics
+        },
         None if cursor is None else (cursor.topic_name, cursor.partition_index),
     )
 
@@ -242,7 +251,7 @@ def test_topics_are_described_in_order_of_name(broker: ServedBroker) -> None:
     (1, ("b", 1), ({"b": [1]}, ("b", 2))),
     (2, ("b", 9), ({"b": []}, None)),
 ])  # fmt: skip
-def test_partitions_page_by_page(
+def test_partitions_are_described_page_by_page(
     broker: ServedBroker, limit: int, cursor: tuple[str, int] | None, page: Any
 ) -> None:
     assert pages(described_topics(broker, "a", "b", limit=limit, cursor=cursor)) == page
@@ -250,7 +259,9 @@ def test_partitions_page_by_page(
 
 
 @pytest.mark.parametrize("cursor", [("nope", 0), ("", 0), ("b", -1)])
-def test_a_cursor_that_none_of_the_topics_has(broker: ServedBroker, cursor: tuple[str, int]) -> None:
+def test_a_cursor_that_none_of_the_topics_has_is_refused(
+    broker: ServedBroker, cursor: tuple[str, int]
+) -> None:
     answer = described_topics(broker, "a", "b", cursor=cursor)
     assert codes(answer) == {"a": 42, "b": 42}
     assert {topic.topic_authorized_operations for topic in answer.topics} == {OPERATIONS_OMITTED}

@@ -35,11 +35,11 @@ def listed(
     epoch: int = -1,
 ) -> list[tuple[int, int, int, int]]:
     """(code, timestamp, offset, leader epoch) of partitions 0 on."""
-    wanted = tuple(
+    partitions = tuple(
         ListOffsetsPartition(partition_index=row, current_leader_epoch=epoch, timestamp=timestamp)
         for row, timestamp in enumerate(timestamps)
     )
-    topics = (ListOffsetsTopic(name=topic, partitions=wanted),)
+    topics = (ListOffsetsTopic(name=topic, partitions=partitions),)
     request = ListOffsetsRequest(replica_id=-1, isolation_level=isolation, topics=topics)
     answer = broker.call(list_offsets, request, version)
     rows = answer.topics[0].partitions
@@ -79,21 +79,23 @@ def test_what_timestamps_stand_for(broker: ServedBroker) -> None:
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize(("timestamp", "first"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11)])
-def test_versions_know_timestamps(broker: ServedBroker, timestamp: int, first: int) -> None:
+def test_a_special_timestamp_is_refused_before_its_version(
+    broker: ServedBroker, timestamp: int, first: int
+) -> None:
     codes = [listed(broker, timestamp, version=version)[0][0] for version in range(1, NEWEST + 1)]
     assert codes == [35 if version < first else 0 for version in range(1, NEWEST + 1)]
 
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("timestamp", [-7, -100, -(1 << 63)])
-def test_other_negative_timestamps(broker: ServedBroker, timestamp: int) -> None:
+def test_other_negative_timestamps_are_refused(broker: ServedBroker, timestamp: int) -> None:
     assert listed(broker, timestamp) == [(35, -1, -1, -1)]
 
 
-def test_an_empty_log(broker: ServedBroker) -> None:
+def test_an_empty_log_has_start_and_end_but_no_offset_by_time(broker: ServedBroker) -> None:
     broker.log("t")
-    found = [listed(broker, timestamp)[0] for timestamp in (-1, -2, -3, 0)]
-    assert found == [(0, -1, 0, 0), (0, -1, 0, 0), NOTHING, NOTHING]
+    rows = [listed(broker, timestamp)[0] for timestamp in (-1, -2, -3, 0)]
+    assert rows == [(0, -1, 0, 0), (0, -1, 0, 0), NOTHING, NOTHING]
 
 
 def test_read_committed_ends_at_the_last_stable_offset(broker: ServedBroker) -> None:
@@ -105,7 +107,7 @@ def test_read_committed_ends_at_the_last_stable_offset(broker: ServedBroker) -> 
 
 
 @pytest.mark.usefixtures("log")
-def test_errors_of_partitions(broker: ServedBroker) -> None:
+def test_unknown_partitions_and_wrong_leader_epochs_are_refused(broker: ServedBroker) -> None:
     assert listed(broker, -1, topic="other") == [(3, -1, -1, -1)]
     assert [row[0] for row in listed(broker, 0, 0)] == [0, 3]
     assert [listed(broker, -1, epoch=epoch)[0][0] for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
@@ -116,19 +118,19 @@ def test_errors_of_partitions(broker: ServedBroker) -> None:
 def test_many_partitions(broker: ServedBroker, count: int) -> None:
     rows = listed(broker, *[-1] * count)
     assert [row[0] for row in rows] == [0] + [3] * (count - 1)
-    wanted = tuple(OffsetForLeaderPartition(partition=row) for row in range(count))
-    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=wanted),))
+    partitions = tuple(OffsetForLeaderPartition(partition=row) for row in range(count))
+    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=partitions),))
     answer = broker.call(offset_for_leader_epoch, request, 4)
     assert [row.error_code for row in answer.topics[0].partitions] == [0] + [3] * (count - 1)
 
 
 @pytest.mark.usefixtures("log")
-def test_an_unknown_isolation_level(broker: ServedBroker) -> None:
+def test_an_unknown_isolation_level_is_refused(broker: ServedBroker) -> None:
     assert listed(broker, -1, isolation=2) == [(-1, -1, -1, -1)]
 
 
 @pytest.mark.usefixtures("log")
-def test_a_partition_that_is_listed_twice(broker: ServedBroker) -> None:
+def test_a_partition_that_is_listed_twice_is_refused_once(broker: ServedBroker) -> None:
     twice = ListOffsetsTopic(name="t", partitions=(ListOffsetsPartition(timestamp=-1),) * 2)
     request = ListOffsetsRequest(topics=(twice,))
     refused = ListOffsetsPartitionResponse(error_code=42)
@@ -149,8 +151,8 @@ def test_a_partition_whose_epochs_are_asked_for_again_and_again(
         return log_of(topic, partition)
 
     monkeypatch.setattr(broker.broker, "log_of", counted)
-    wanted = (OffsetForLeaderPartition(leader_epoch=2),) * 1_000
-    topics = tuple(OffsetForLeaderTopic(topic=name, partitions=wanted) for name in ("t", "none"))
+    partitions = (OffsetForLeaderPartition(leader_epoch=2),) * 1_000
+    topics = tuple(OffsetForLeaderTopic(topic=name, partitions=partitions) for name in ("t", "none"))
     answer = broker.call(offset_for_leader_epoch, OffsetForLeaderEpochRequest(topics=topics), 4)
     assert looked_up == ["t", "none"]
     assert [row.end_offset for row in answer.topics[0].partitions] == [3] * 1_000
@@ -169,8 +171,10 @@ def epoch_end(
     broker: ServedBroker, epoch: int, current: int = -1, partition: int = 0
 ) -> tuple[int, int, int]:
     """(code, epoch, the offset where it ends)."""
-    wanted = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
-    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=(wanted,)),))
+    requested = OffsetForLeaderPartition(
+        partition=partition, current_leader_epoch=current, leader_epoch=epoch
+    )
+    request = OffsetForLeaderEpochRequest(topics=(OffsetForLeaderTopic(topic="t", partitions=(requested,)),))
     answer = broker.call(offset_for_leader_epoch, request, 4)
     (row,) = answer.topics[0].partitions
     assert isinstance(row, EpochEndOffset)
@@ -179,12 +183,12 @@ def epoch_end(
 
 @pytest.mark.usefixtures("log")
 def test_where_leader_epochs_end(broker: ServedBroker) -> None:
-    found = {epoch: epoch_end(broker, epoch)[1:] for epoch in (-1, 1, 2, 3, 4, 5)}
-    assert found == {-1: (-1, -1), 1: (1, 1), 2: (2, 3), 3: (2, 3), 4: (4, 8), 5: (-1, -1)}
+    ends = {epoch: epoch_end(broker, epoch)[1:] for epoch in (-1, 1, 2, 3, 4, 5)}
+    assert ends == {-1: (-1, -1), 1: (1, 1), 2: (2, 3), 3: (2, 3), 4: (4, 8), 5: (-1, -1)}
 
 
 @pytest.mark.usefixtures("log")
-def test_errors_of_epochs(broker: ServedBroker) -> None:
+def test_unknown_partitions_and_wrong_current_epochs_have_no_end(broker: ServedBroker) -> None:
     assert epoch_end(broker, 4, current=3) == (74, -1, -1)
     assert epoch_end(broker, 4, current=5) == (75, -1, -1)
     assert epoch_end(broker, 4, current=4) == (0, 4, 8)

@@ -59,17 +59,17 @@ def answered(
 
 def code(broker: ServedBroker, batch: Bytes | None, version: int = 11, **options: object) -> int:
     """The error code of one batch; an error has no base offset."""
-    (found,) = answered(broker, request_of(batch, **options), version)  # type: ignore[arg-type]
-    assert (found.base_offset == -1) == (found.error_code != 0)
-    return found.error_code
+    (response,) = answered(broker, request_of(batch, **options), version)  # type: ignore[arg-type]
+    assert (response.base_offset == -1) == (response.error_code != 0)
+    return response.error_code
 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_batches_are_appended_and_answered_with_their_offsets(broker: ServedBroker, acks: int) -> None:
     log = broker.log("t")
     for first, count in ((0, 3), (3, 2), (5, 1)):  # the first one in the pool: it writes the leader epoch
-        (found,) = answered(broker, request_of(sent(count), acks=acks))
-        assert found == PartitionProduceResponse(base_offset=first, log_start_offset=0)
+        (response,) = answered(broker, request_of(sent(count), acks=acks))
+        assert response == PartitionProduceResponse(base_offset=first, log_start_offset=0)
     assert log.log_end_offset == 6
 
 
@@ -96,7 +96,7 @@ def test_topics_by_id_are_answered_by_id(broker: ServedBroker) -> None:
 def test_one_partitions_error_is_not_the_others(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 3)
     batches = (sent(2), BAD_CHECKSUM, sent(3, codec=4), sent())
-    assert [found.error_code for found in answered(broker, request_of(*batches))] == [0, 2, 0, 3]
+    assert [response.error_code for response in answered(broker, request_of(*batches))] == [0, 2, 0, 3]
     assert [broker.manager["t", number].log_end_offset for number in range(3)] == [2, 0, 3]
 
 
@@ -108,7 +108,7 @@ def test_a_batch_behind_a_late_one_of_its_log_keeps_its_place(broker: ServedBrok
     ]
     data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
     request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
-    assert [found.base_offset for found in answered(broker, request)] == [1, 2]
+    assert [response.base_offset for response in answered(broker, request)] == [1, 2]
 
 
 ERRORS = {
@@ -153,36 +153,36 @@ def test_zstd_needs_version_7(broker: ServedBroker) -> None:
     assert code(broker, array(sent(codec=4).tobytes()[:-1]), 6) == 87
 
 
-def test_an_unknown_codec(broker: ServedBroker) -> None:
+def test_an_unknown_codec_is_refused_with_the_start_of_its_version(broker: ServedBroker) -> None:
     """Kafka looks at it before the append as long as there are versions without zstd."""
     broker.log("t")
     batch = edited(sent(), ATTRIBUTES_POSITION, 7, 2)
     for version, start in ((5, -1), (6, -1), (7, 0)):
-        (found,) = answered(broker, request_of(batch), version)
-        assert (found.error_code, found.log_start_offset) == (-1, start)
+        (response,) = answered(broker, request_of(batch), version)
+        assert (response.error_code, response.log_start_offset) == (-1, start)
 
 
 def test_the_admin_client_may_write_to_internal_topics(broker: ServedBroker) -> None:
     broker.log("__consumer_offsets")
-    (found,) = answered(broker, request_of(sent(), topic="__consumer_offsets"), client_id=ADMIN_CLIENT_ID)
-    assert found.error_code == 0
+    (response,) = answered(broker, request_of(sent(), topic="__consumer_offsets"), client_id=ADMIN_CLIENT_ID)
+    assert response.error_code == 0
 
 
 def test_every_keyless_record_is_named(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", config={"cleanup.policy": "compact"})
-    (found,) = answered(broker, request_of(KEYLESS))
-    assert (found.error_code, found.log_start_offset) == (87, 0)
-    assert [error.batch_index for error in found.record_errors] == [0, 2]
-    assert all(error.batch_index_error_message for error in found.record_errors)
-    assert found.error_message
+    (response,) = answered(broker, request_of(KEYLESS))
+    assert (response.error_code, response.log_start_offset) == (87, 0)
+    assert [error.batch_index for error in response.record_errors] == [0, 2]
+    assert all(error.batch_index_error_message for error in response.record_errors)
+    assert response.error_message
 
 
 def test_an_error_names_no_path_of_this_machine(broker: ServedBroker, tmp_path: Path) -> None:
     log = broker.log("t", records=1)
     with failing(log.directory, "write"):
-        (found,) = answered(broker, request_of(sent()))
-    assert found.error_code == 56
-    assert str(tmp_path) not in (found.error_message or "")
+        (response,) = answered(broker, request_of(sent()))
+    assert response.error_code == 56
+    assert str(tmp_path) not in (response.error_message or "")
 
 
 def test_a_disk_that_fails_takes_its_directory_offline_at_once(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_disk_that_fails_takes_its_directory_offline_at_once(tmp_path: Path) -
         with failing(one, "write"):
             assert code(broker, sent()) == 56
         broker.broker.close()  # waits for its threads
-        assert [each.path for each in broker.manager.serving()] == [other]
+        assert [directory.path for directory in broker.manager.serving()] == [other]
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_the_log_start_offset_beside_an_error(broker: ServedBroker, batch: Bytes
     log = broker.log("t", records=3)
     log.append(sent(producer_id=7, producer_epoch=0, base_sequence=0))
     log.delete_records(2)
-    (found,) = answered(broker, request_of(batch))
-    assert (found.base_offset, found.log_start_offset) == (-1, start)
+    (response,) = answered(broker, request_of(batch))
+    assert (response.base_offset, response.log_start_offset) == (-1, start)
     assert answered(broker, request_of(array(b"")))[0].log_start_offset == -1
 
 
@@ -222,8 +222,8 @@ def test_idempotent_producers(broker: ServedBroker) -> None:
 
     def numbered(sequence: int, epoch: int = 0) -> tuple[int, int, int]:
         batch = sent(2, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
-        (found,) = answered(broker, request_of(batch))
-        return found.error_code, found.base_offset, found.log_append_time_ms
+        (response,) = answered(broker, request_of(batch))
+        return response.error_code, response.base_offset, response.log_append_time_ms
 
     assert numbered(0) == (0, 0, -1)
     assert numbered(2) == (0, 2, -1)
@@ -245,18 +245,18 @@ TRANSACTIONAL = sent(producer_id=7, producer_epoch=0, base_sequence=0, transacti
 
 def test_transactional_records_without_a_transactional_id_fail_the_request(broker: ServedBroker) -> None:
     broker.manager.topics.create("t", 2)
-    found = answered(broker, request_of(sent(), TRANSACTIONAL, acks=1))
-    assert [answer.error_code for answer in found] == [53, 53]
+    responses = answered(broker, request_of(sent(), TRANSACTIONAL, acks=1))
+    assert [response.error_code for response in responses] == [53, 53]
     assert broker.manager["t", 0].log_end_offset == 0
 
 
-def test_a_transactional_id_is_unknown(broker: ServedBroker) -> None:
+def test_a_transactional_id_is_unknown_for_transactional_batches_only(broker: ServedBroker) -> None:
     broker.log("t", records=1)
     assert code(broker, TRANSACTIONAL, transactional_id="x") == 49
     assert code(broker, sent(), transactional_id="x") == 0
 
 
-def test_a_batch_outside_of_an_open_transaction(broker: ServedBroker) -> None:
+def test_a_batch_outside_of_its_producers_open_transaction_is_refused(broker: ServedBroker) -> None:
     log = broker.log("t", records=1)
     log.append(TRANSACTIONAL.copy())
     assert code(broker, sent(producer_id=7, producer_epoch=0, base_sequence=1)) == 48
@@ -280,7 +280,7 @@ def test_a_full_disk_loses_nothing_and_the_log_continues(broker: ServedBroker) -
     assert log.log_end_offset == 2
 
 
-def test_a_log_that_was_deleted_and_made_again(broker: ServedBroker) -> None:
+def test_a_log_that_was_deleted_and_created_again_begins_at_0(broker: ServedBroker) -> None:
     broker.log("t", records=1)
     assert code(broker, sent()) == 0
     broker.manager.topics.delete("t")
@@ -289,7 +289,7 @@ def test_a_log_that_was_deleted_and_made_again(broker: ServedBroker) -> None:
     assert answered(broker, request_of(sent()))[0].base_offset == 0
 
 
-def test_a_directory_that_goes_offline(tmp_path: Path) -> None:
+def test_a_log_of_a_directory_that_went_offline_refuses_batches(tmp_path: Path) -> None:
     with served(tmp_path / "logs") as broker:
         log = broker.log("t", records=1)
         broker.manager.directories[0].go_offline("its disk failed")
@@ -305,11 +305,11 @@ def test_many_partitions(broker: ServedBroker) -> None:
     batches[3] = of_records(LARGE, base_sequence=3, **numbered)
     data = tuple(PartitionProduceData(index=0, records=frame(batch)) for batch in batches)
     request = ProduceRequest(acks=1, topic_data=(TopicProduceData(name="t", partition_data=data),))
-    found = answered(broker, request)
-    assert [answer.base_offset for answer in found] == list(range(1, MANY_PARTITIONS + 3))
+    responses = answered(broker, request)
+    assert [response.base_offset for response in responses] == list(range(1, MANY_PARTITIONS + 3))
     assert log.log_end_offset == MANY_PARTITIONS + 3
 
 
-def test_no_topics(broker: ServedBroker) -> None:
+def test_a_request_without_topics_has_an_empty_response(broker: ServedBroker) -> None:
     assert broker.call(produce, ProduceRequest(acks=1), 9) == ProduceResponse()
     assert broker.call(produce, ProduceRequest(acks=0), 9) is NO_RESPONSE

@@ -37,12 +37,14 @@ def test_the_next_block_begins_where_one_ends(broker: ServedBroker) -> None:
     ],
     ids=["empty", "id without epoch", "epoch without id", "no coordinator"],
 )
-def test_who_gets_none(broker: ServedBroker, request_: InitProducerIdRequest, code: int) -> None:
+def test_a_request_that_is_refused_gets_no_producer_id(
+    broker: ServedBroker, request_: InitProducerIdRequest, code: int
+) -> None:
     answer = broker.call(init_producer_id, request_, 4)
     assert answer == InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
 
 
-def test_a_full_disk_gives_none(broker: ServedBroker) -> None:
+def test_a_full_disk_gives_no_producer_id(broker: ServedBroker) -> None:
     request = InitProducerIdRequest(transactional_id=None)
     with failing(broker.manager.directories[0].path, "create", error=28):
         answer = broker.call(init_producer_id, request, 4)

@@ -32,8 +32,8 @@ def test_the_broker_is_the_only_voter(broker: ServedBroker) -> None:
 def test_an_answer_without_a_place_for_a_time_is_throttled_all_the_same(broker: ServedBroker) -> None:
     broker.broker.quotas.replace({(("client-id", "test"),): {"request_percentage": 1e-9}})
     call = context_of(2)
-    found = Dispatcher(broker.broker).answer(bytearray(request_frame(QUORUM, 2)[4:]), call.connection)
-    answer = read_response(QUORUM, 2, b"".join(map(bytes, found))[4:])  # type: ignore[arg-type]
+    parts = Dispatcher(broker.broker).answer(bytearray(request_frame(QUORUM, 2)[4:]), call.connection)
+    answer = read_response(QUORUM, 2, b"".join(map(bytes, parts))[4:])  # type: ignore[arg-type]
     assert answer.error_code == 0 and call.connection.activity.throttle_ms == 1_000
 
 
@@ -41,9 +41,11 @@ def test_a_partition_is_not_moved_to_another_directory(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     with served(one, other) as broker:
         log = broker.log("t")
-        holder = next(each for each in broker.manager.serving() if log.topic_partition in each.logs)
-        here = holder.path
-        there = other if here == one else one
+        holder = next(
+            directory for directory in broker.manager.serving() if log.topic_partition in directory.logs
+        )
+        source = holder.path
+        target = other if source == one else one
 
         def moved(path: Path) -> int:
             topic = AlterReplicaLogDirTopic(name="t", partitions=(0,))
@@ -52,5 +54,5 @@ def test_a_partition_is_not_moved_to_another_directory(tmp_path: Path) -> None:
             code: int = answer.results[0].partitions[0].error_code
             return code
 
-        assert [moved(here), moved(there), moved(tmp_path)] == [OK, STORAGE, NO_DIRECTORY]
+        assert [moved(source), moved(target), moved(tmp_path)] == [OK, STORAGE, NO_DIRECTORY]
         assert log.topic_partition in holder.logs

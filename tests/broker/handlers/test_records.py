@@ -24,7 +24,7 @@ from tests.support.broker import ServedBroker
 
 
 def deleted(
-    broker: ServedBroker, *wanted: tuple[str, int, int], version: int = 2
+    broker: ServedBroker, *partition_offsets: tuple[str, int, int], version: int = 2
 ) -> dict[tuple[str, int], Any]:
     """(code, new start) of each partition, for (topic, partition, offset)."""
     request = DeleteRecordsRequest(
@@ -32,13 +32,13 @@ def deleted(
             DeleteRecordsTopic(
                 name=name, partitions=(DeleteRecordsPartition(partition_index=number, offset=offset),)
             )
-            for name, number, offset in wanted
+            for name, number, offset in partition_offsets
         )
     )
     return {
-        (topic.name, one.partition_index): (one.error_code, one.low_watermark)
+        (topic.name, partition.partition_index): (partition.error_code, partition.low_watermark)
         for topic in broker.call(delete_records, request, version).topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -53,7 +53,7 @@ def test_records_are_deleted_up_to_an_offset(broker: ServedBroker, version: int)
     assert (change.action, change.target, change.actor.way) == ("delete-records", "t", "kafka")
 
 
-def test_records_that_cannot_be_deleted(broker: ServedBroker) -> None:
+def test_deletions_of_records_that_are_refused_have_kafkas_codes(broker: ServedBroker) -> None:
     broker.manager.topics.create("compacted", 1, {"cleanup.policy": "compact"})
     broker.log("__consumer_offsets", records=1)
     log = broker.log("t", records=2)
@@ -92,12 +92,12 @@ def test_of_a_partition_that_comes_twice_the_last_offset_counts(broker: ServedBr
 
 def listed(broker: ServedBroker, topics: dict[str, tuple[int, ...]] | None, version: int = 5) -> Any:
     """The one log directory, with the partitions that are asked for."""
-    wanted = None
+    requested = None
     if topics is not None:
-        wanted = tuple(
+        requested = tuple(
             DescribableLogDirTopic(topic=name, partitions=numbers) for name, numbers in topics.items()
         )
-    answer = broker.call(describe_log_dirs, DescribeLogDirsRequest(topics=wanted), version)
+    answer = broker.call(describe_log_dirs, DescribeLogDirsRequest(topics=requested), version)
     assert answer.error_code == 0
     (directory,) = answer.results
     return directory
@@ -106,9 +106,9 @@ def listed(broker: ServedBroker, topics: dict[str, tuple[int, ...]] | None, vers
 def sizes(directory: Any) -> dict[tuple[str, int], int]:
     """The bytes of each partition."""
     return {
-        (topic.name, one.partition_index): one.partition_size
+        (topic.name, partition.partition_index): partition.partition_size
         for topic in directory.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -124,7 +124,7 @@ def test_the_log_directory_and_its_partitions(broker: ServedBroker, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("topics", "found"),
+    ("topics", "expected"),
     [
         ({}, set()),
         ({"a": ()}, set()),
@@ -132,14 +132,14 @@ def test_the_log_directory_and_its_partitions(broker: ServedBroker, tmp_path: Pa
         ({"a": (0, 0, 1)}, {("a", 0), ("a", 1)}),
     ],
 )
-def test_some_partitions(
-    broker: ServedBroker, topics: dict[str, tuple[int, ...]], found: set[tuple[str, int]]
+def test_only_named_partitions_that_exist_are_described(
+    broker: ServedBroker, topics: dict[str, tuple[int, ...]], expected: set[tuple[str, int]]
 ) -> None:
     broker.manager.topics.create("a", 2)
-    assert set(sizes(listed(broker, topics))) == found
+    assert set(sizes(listed(broker, topics))) == expected
 
 
-def test_a_directory_out_of_service(broker: ServedBroker) -> None:
+def test_a_directory_out_of_service_is_described_without_topics_and_sizes(broker: ServedBroker) -> None:
     broker.log("t")
     broker.manager.serving()[0].go_offline("test")
     directory = listed(broker, None)

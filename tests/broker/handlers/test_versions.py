@@ -31,7 +31,7 @@ def test_an_unknown_version_gets_the_body_of_version_0_with_the_one_entry(client
     assert client.ask(REQUEST, 4).error_code == 0  # the connection goes on
 
 
-def test_a_name_or_version_that_is_none_is_refused_from_version_3_on(client: WireClient) -> None:
+def test_a_wrong_software_name_or_version_is_refused_from_version_3_on(client: WireClient) -> None:
     for name, software_version in (
         ("", "1"),
         ("a b", "1"),

@@ -70,18 +70,18 @@ class Watching:
     def some_reads(self) -> None:
         """Wait until the log was read a few times more: who writes is not to run away from who cleans."""
         with self._read:
-            wanted = self.reads + 4
-            assert self._read.wait_for(lambda: self.reads >= wanted or self.errors, SOON)
+            enough = self.reads + 4
+            assert self._read.wait_for(lambda: self.reads >= enough or self.errors, SOON)
 
     def _read_all(self) -> None:
         def look() -> None:
             end = self._log.log_end_offset
-            found = driving.read_all(self._log)
-            offsets = [record.offset for record in found]
+            records = driving.read_all(self._log)
+            offsets = [record.offset for record in records]
             assert offsets == sorted(set(offsets))
-            assert all(record.value.startswith(b"%d " % record.offset) for record in found if record.value)
+            assert all(record.value.startswith(b"%d " % record.offset) for record in records if record.value)
             assert not offsets or offsets[-1] >= end - 1, "the newest record is missing"
-            keys = {record.key for record in found if record.offset < end}
+            keys = {record.key for record in records if record.offset < end}
             assert len(keys) == min(end, 5), "the last value of a key is missing"
 
         self._guarded(look)
@@ -147,8 +147,8 @@ class Stopped:
 
 def staged(tmp_path: Path) -> list[str]:
     """What is left of a cleaning, but for what goes with the directory of a deleted partition."""
-    here = (path for path in tmp_path.rglob("*") if "-delete" not in str(path))
-    return [path.name for path in here if path.name == ".siltstone" or ".cleaned" in path.name]
+    paths = (path for path in tmp_path.rglob("*") if "-delete" not in str(path))
+    return [path.name for path in paths if path.name == ".siltstone" or ".cleaned" in path.name]
 
 
 INTERRUPTIONS: dict[str, Callable[[LogManager, PartitionLog], object]] = {
@@ -207,8 +207,8 @@ def test_a_truncation_amid_the_swaps_waits_for_the_one_that_is_under_way(
         write(log, 90, keys=90)
         replace = PartitionLog.replace
 
-        def slow(self: PartitionLog, *given: Any) -> list[Path]:
-            done = replace(self, *given)
+        def slow(self: PartitionLog, *arguments: Any) -> list[Path]:
+            replaced = replace(self, *arguments)
             if not swapped.is_set():
                 swapped.set()
                 with manager.cleaning_states._condition:
@@ -216,7 +216,7 @@ def test_a_truncation_amid_the_swaps_waits_for_the_one_that_is_under_way(
                         lambda: manager.cleaning_states.state(USERS).phase is Phase.ABORTED, SOON
                     )
                 assert not cut.is_set()
-            return done
+            return replaced
 
         monkeypatch.setattr(PartitionLog, "replace", slow)
         cleaning = in_background(cleaner.clean_once)
@@ -274,7 +274,7 @@ def test_a_swap_that_fails_takes_the_directory_offline(
         assert "Input/output error" in result.reason and len(manager.offline) == 1
     with serving(tmp_path) as (manager, cleaner):
         assert table(manager[USERS]) == before
-        assert [each.status for each in cleaner.clean_once()] == [CLEANED]
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
 
 
 def test_close_aborts_a_cleaning_without_waiting_for_its_engine(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_files_that_a_killed_process_staged_are_removed_by_the_next_cleaning(tmp
         leftover = tmp_path / str(USERS) / ".siltstone" / "20260101T000000Z-abcdef"
         leftover.mkdir(parents=True)
         (leftover / "00000000000000000000.0.log").write_bytes(b"half")
-        assert [each.status for each in cleaner.clean_once()] == [CLEANED]
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
         assert staged(tmp_path) == []
 
 
@@ -333,7 +333,7 @@ def test_swapped_groups_stay_when_the_rest_is_aborted(
         assert accepted == [0] and result.status != CLEANED
         assert log.size < size and table(log) == before
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {}
-        assert [each.status for each in cleaner.clean_once()] == [CLEANED]
+        assert [result.status for result in cleaner.clean_once()] == [CLEANED]
         assert table(log) == before
 
 

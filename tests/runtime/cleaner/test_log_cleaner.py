@@ -42,8 +42,8 @@ def test_a_dirty_log_is_cleaned_and_reads_the_same(tmp_path: Path) -> None:
         (result,) = cleaner.clean_once()
         assert (result.status, result.cleaned_end_offset) == (CLEANED, active)
         assert table(log) == before and log.log_end_offset == end
-        kept = [record.offset for record in driving.read_all(log) if record.offset < active]
-        assert kept == list(range(active - 5, active))
+        retained = [record.offset for record in driving.read_all(log) if record.offset < active]
+        assert retained == list(range(active - 5, active))
         assert read_checkpoint(tmp_path / CLEANER_CHECKPOINT) == {USERS: active}
         assert cleaner.clean_once() == []
         assert manager.cleaning_states.state(USERS) == NONE
@@ -217,8 +217,8 @@ def test_a_lost_engine_leaves_the_logs_and_the_next_round_has_another(tmp_path: 
         assert [path.name for path in sorted(tmp_path.rglob("*"))] == before
         assert closed == engines and manager.uncleanable == {} and read_cleanings(tmp_path) == []
         assert [result.status for result in cleaner.clean_once()] == [FAILED]
-        found = [result.status for _ in range(3) for result in cleaner.clean_once()]
-        assert (found, len(engines)) == ([CLEANED, CLEANED], 3)
+        statuses = [result.status for _ in range(3) for result in cleaner.clean_once()]
+        assert (statuses, len(engines)) == ([CLEANED, CLEANED], 3)
         assert engines[2].jobs == [["users-1"], ["users-0"]]
     assert closed == engines
 
@@ -292,8 +292,8 @@ def test_a_log_that_fails_repeatedly_is_uncleanable(tmp_path: Path, monkeypatch:
         write(manager[USERS], 60)
         with monkeypatch.context() as patch:
             patch.setattr(files, "make_directory", full)
-            found = [result.status for _ in range(MAX_FAILURES + 1) for result in cleaner.clean_once()]
-        assert found == [FAILED] * MAX_FAILURES
+            statuses = [result.status for _ in range(MAX_FAILURES + 1) for result in cleaner.clean_once()]
+        assert statuses == [FAILED] * MAX_FAILURES
         assert "No space left" in manager.uncleanable[USERS].reason
 
 
@@ -370,10 +370,10 @@ def test_statistics_and_kafkas_metrics(tmp_path: Path, caplog: pytest.LogCapture
         assert 0 < cleaning.recopy_percent < 60
         assert result.discarded.superseded == result.records_before - result.records_after
         clock.advance(5000)
-        found = cleaner.metrics()
-        assert found["kafka_log_logcleanermanager_time_since_last_run_ms"] == 5000
-        assert found["kafka_log_logcleaner_cleaner_recopy_percent"] == cleaning.recopy_percent
-        assert found["kafka_log_logcleanermanager_max_dirty_percent"] == 100
+        metrics = cleaner.metrics()
+        assert metrics["kafka_log_logcleanermanager_time_since_last_run_ms"] == 5000
+        assert metrics["kafka_log_logcleaner_cleaner_recopy_percent"] == cleaning.recopy_percent
+        assert metrics["kafka_log_logcleanermanager_max_dirty_percent"] == 100
     assert "Beginning cleaning of log users-0" in caplog.messages
     assert any(
         line.startswith("Log cleaner cleaned log users-0 (dirty section = [0, ") for line in caplog.messages
@@ -389,11 +389,11 @@ def test_statistics_survive_a_restart(tmp_path: Path) -> None:
         (before,), metrics = cleaner.cleanings, cleaner.metrics()
         assert read_cleanings(tmp_path)[0].result.bytes_after == before.result.bytes_after
     with serving(tmp_path, clock=clock) as (manager, cleaner):
-        (found,) = cleaner.cleanings
-        assert found.began_ms == before.began_ms and found.result.discarded == before.result.discarded
+        (cleaning,) = cleaner.cleanings
+        assert cleaning.began_ms == before.began_ms and cleaning.result.discarded == before.result.discarded
         clock.advance(2000)
         names = ("cleaner_recopy_percent", "max_clean_time_secs", "max_buffer_utilization_percent")
-        for name in (f"kafka_log_logcleaner_{each}" for each in names):
+        for name in (f"kafka_log_logcleaner_{suffix}" for suffix in names):
             assert cleaner.metrics()[name] == pytest.approx(metrics[name], abs=1e-3)
         assert cleaner.metrics()["kafka_log_logcleanermanager_time_since_last_run_ms"] == 0
         assert cleaner.clean_once() == [] and len(read_cleanings(tmp_path)) == 1
@@ -432,18 +432,18 @@ def test_the_cleaner_starts_if_enabled_with_the_configured_threads(tmp_path: Pat
 
 
 def test_a_changed_broker_setting_applies_to_the_next_round(tmp_path: Path) -> None:
-    seen: list[int] = []
+    window_sizes: list[int] = []
 
     class Seeing(Jobs):
         def clean_whole(self, works):  # type: ignore[no-untyped-def]
-            seen.extend(work.limits.window_size for work in works)
+            window_sizes.extend(work.limits.window_size for work in works)
             return super().clean_whole(works)
 
     with serving(tmp_path, Seeing) as (manager, cleaner):
         write(manager[USERS], 60)
         manager.update_config(changed({"log.cleaner.io.buffer.size": "8192"}))
         cleaner.clean_once()
-    assert seen == [8192]
+    assert window_sizes == [8192]
 
 
 def test_the_cleaner_sleeps_to_keep_to_its_bytes_per_second(
@@ -464,7 +464,7 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
     shares: set[float] = set()
     passed: list[int] = []
 
-    class Seen(pacing.Throttler):
+    class CountingThrottler(pacing.Throttler):
         def __init__(self, bytes_per_second: float) -> None:
             super().__init__(math.inf)
             shares.add(bytes_per_second)
@@ -473,16 +473,16 @@ def test_tasks_keep_to_their_share_of_the_limit(tmp_path: Path, monkeypatch: pyt
             passed.append(size)
 
     for module in (staging, work):
-        monkeypatch.setattr(module, "Throttler", Seen)
+        monkeypatch.setattr(module, "Throttler", CountingThrottler)
     monkeypatch.setattr(LogCleaner, "_sleep", lambda self, seconds, number=0: None)
     limits = {"log.cleaner.io.max.bytes.per.second": "1000000", "log.cleaner.threads": "4"}
     with serving(tmp_path, config=limits) as (manager, cleaner):
         write(manager[USERS], 60)
         size = sum(segment.size for segment in manager[USERS].view.segments[:-1])
         cleaner.clean_once()
-        left = sum(segment.size for segment in manager[USERS].view.segments[:-1])
+        size_after = sum(segment.size for segment in manager[USERS].view.segments[:-1])
     assert shares == {1000000 / 4}
-    assert sum(passed) == 2 * size + 2 * left, "read twice, written, read back"
+    assert sum(passed) == 2 * size + 2 * size_after, "read twice, written, read back"
 
 
 def test_topics_that_are_made_later_are_cleaned_too(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from siltstone.runtime.metrics import Sample
 from tests.support.cleaning.serving import SOON, USERS, Blocking, in_background, joined, serving, write
 from tests.support.log.managed import NOW, opened
 
-LOG_NAMES = {f"kafka_log_log_{each}" for each in ("size", "numlogsegments", "logstartoffset", "logendoffset")}
+LOG_NAMES = {
+    f"kafka_log_log_{suffix}" for suffix in ("size", "numlogsegments", "logstartoffset", "logendoffset")
+}
 CLEANER_NAMES = {
     "kafka_log_logcleaner_max_buffer_utilization_percent",
     "kafka_log_logcleaner_cleaner_recopy_percent",
@@ -46,8 +48,8 @@ CLEANER_NAMES = {
 }
 
 
-def value(found: list[Sample], name: str, **labels: str) -> float:
-    (sample,) = [each for each in found if each.name == name and dict(each.labels) == labels]
+def value(samples: list[Sample], name: str, **labels: str) -> float:
+    (sample,) = [sample for sample in samples if sample.name == name and dict(sample.labels) == labels]
     return sample.value
 
 
@@ -57,28 +59,28 @@ def test_each_log_is_measured_by_kafkas_four_names(tmp_path: Path) -> None:
         log = manager[USERS]
         write(log, 60)
         manager.delete_records(USERS, 7)
-        found, topic_partition = manager.samples(), {"topic": "users", "partition": "0"}
+        samples, topic_partition = manager.samples(), {"topic": "users", "partition": "0"}
         on_disk = sum(path.stat().st_size for path in (tmp_path / "users-0").glob("*.log"))
-        assert value(found, "kafka_log_log_size", **topic_partition) == on_disk > 0
-        assert value(found, "kafka_log_log_numlogsegments", **topic_partition) == len(log.view.segments)
-        assert value(found, "kafka_log_log_logstartoffset", **topic_partition) == 7
-        assert value(found, "kafka_log_log_logendoffset", **topic_partition) == 60
-        assert value(found, "kafka_log_log_logendoffset", topic="users", partition="1") == 0
+        assert value(samples, "kafka_log_log_size", **topic_partition) == on_disk > 0
+        assert value(samples, "kafka_log_log_numlogsegments", **topic_partition) == len(log.view.segments)
+        assert value(samples, "kafka_log_log_logstartoffset", **topic_partition) == 7
+        assert value(samples, "kafka_log_log_logendoffset", **topic_partition) == 60
+        assert value(samples, "kafka_log_log_logendoffset", topic="users", partition="1") == 0
 
 
 def test_all_names_are_kafkas_and_each_has_one_help(tmp_path: Path) -> None:
     with serving(tmp_path, partitions=2) as (manager, cleaner):
-        found = manager.samples()
+        samples = manager.samples()
         directories = {
             "kafka_log_logmanager_offlinelogdirectorycount",
             "kafka_log_logmanager_logdirectoryoffline",
             "siltstone_directory_free_bytes",
             "siltstone_directory_used_bytes",
         }
-        assert {each.name for each in found} == LOG_NAMES | CLEANER_NAMES | directories
+        assert {sample.name for sample in samples} == LOG_NAMES | CLEANER_NAMES | directories
         assert cleaner.metrics().keys() == CLEANER_NAMES
-        for name in {each.name for each in found}:
-            (meaning,) = {each.help for each in found if each.name == name}
+        for name in {sample.name for sample in samples}:
+            (meaning,) = {sample.help for sample in samples if sample.name == name}
             assert meaning.endswith(".")
 
 
@@ -98,17 +100,19 @@ def test_uncleanable_is_counted_for_each_directory_and_offline_ones_apart(tmp_pa
             write(manager["users", number], 20)
         held = {topic_partition: manager.directory_of(topic_partition).path for topic_partition in manager}
         manager.mark_uncleanable(USERS, "damaged", NOW)
-        found = manager.samples()
-        mine, theirs = str(held[USERS]), str(held[TopicPartition("users", 1)])
-        assert value(found, UNCLEANABLE_COUNT, logDirectory=mine) == 1
-        assert value(found, UNCLEANABLE_BYTES, logDirectory=mine) == manager[USERS].size
-        assert value(found, UNCLEANABLE_COUNT, logDirectory=theirs) == 0
+        samples = manager.samples()
+        own_directory, other_directory = str(held[USERS]), str(held[TopicPartition("users", 1)])
+        assert value(samples, UNCLEANABLE_COUNT, logDirectory=own_directory) == 1
+        assert value(samples, UNCLEANABLE_BYTES, logDirectory=own_directory) == manager[USERS].size
+        assert value(samples, UNCLEANABLE_COUNT, logDirectory=other_directory) == 0
         manager.directory_of(USERS).go_offline("the disk failed")
-        found = manager.samples()
-        assert value(found, "kafka_log_logmanager_offlinelogdirectorycount") == 1
-        assert value(found, "kafka_log_logmanager_logdirectoryoffline", logDirectory=mine) == 1
-        assert value(found, "kafka_log_logmanager_logdirectoryoffline", logDirectory=theirs) == 0
-        assert {each.labels["partition"] for each in found if each.name == "kafka_log_log_size"} == {"1"}
+        samples = manager.samples()
+        assert value(samples, "kafka_log_logmanager_offlinelogdirectorycount") == 1
+        assert value(samples, "kafka_log_logmanager_logdirectoryoffline", logDirectory=own_directory) == 1
+        assert value(samples, "kafka_log_logmanager_logdirectoryoffline", logDirectory=other_directory) == 0
+        assert {sample.labels["partition"] for sample in samples if sample.name == "kafka_log_log_size"} == {
+            "1"
+        }
 
 
 @pytest.mark.parametrize(
@@ -124,11 +128,11 @@ def test_a_scraper_reads_the_page_as_it_was_measured(
     with serving(tmp_path, partitions=2) as (manager, cleaner):
         write(manager[USERS], 60)
         cleaner.clean_once()
-        found = manager.samples()
-    page = write_page(found).decode()
+        samples = manager.samples()
+    page = write_page(samples).decode()
     families = {family.name: family for family in parse(page)}
     read = {(s.name, *sorted(s.labels.items())): s.value for f in families.values() for s in f.samples}
-    for sample in found:
+    for sample in samples:
         family = families[sample.name.removesuffix("_total")]
         assert (family.type, family.documentation) == (sample.kind, sample.help)
         if sample.kind == "histogram":
@@ -147,22 +151,22 @@ def test_the_cleaners_own_metrics_count_since_the_start(tmp_path: Path) -> None:
         (first,) = cleaner.clean_once()
         write(manager[USERS], 60)
         (second,) = cleaner.clean_once()
-        found = cleaner.samples()
+        samples = cleaner.samples()
     removed = first.discarded.superseded + second.discarded.superseded
     assert before > first.bytes_after and removed > 0
-    assert value(found, "siltstone_cleaner_cleanings_total", status="cleaned") == 2
-    assert value(found, "siltstone_cleaner_removed_records_total", reason="superseded") == removed
-    assert value(found, "siltstone_cleaner_removed_records_total", reason="tombstones") == 0
+    assert value(samples, "siltstone_cleaner_cleanings_total", status="cleaned") == 2
+    assert value(samples, "siltstone_cleaner_removed_records_total", reason="superseded") == removed
+    assert value(samples, "siltstone_cleaner_removed_records_total", reason="tombstones") == 0
     freed = sum(result.bytes_before - result.bytes_after for result in (first, second))
-    assert value(found, "siltstone_cleaner_reclaimed_bytes_total") == freed
-    assert value(found, "siltstone_cleaner_seconds") == pytest.approx(first.seconds + second.seconds)
-    last = value(found, "siltstone_cleaner_last_success_timestamp_seconds")
+    assert value(samples, "siltstone_cleaner_reclaimed_bytes_total") == freed
+    assert value(samples, "siltstone_cleaner_seconds") == pytest.approx(first.seconds + second.seconds)
+    last = value(samples, "siltstone_cleaner_last_success_timestamp_seconds")
     assert last == pytest.approx(NOW / 1000 + second.seconds, abs=0.002)
-    assert value(found, "siltstone_cleaner_engine_up") == 1
+    assert value(samples, "siltstone_cleaner_engine_up") == 1
     with serving(tmp_path, clock=clock) as (manager, cleaner):
-        found = cleaner.samples()
-        assert value(found, "siltstone_cleaner_cleanings_total", status="cleaned") == 0
-        assert value(found, "siltstone_cleaner_last_success_timestamp_seconds") == last
+        samples = cleaner.samples()
+        assert value(samples, "siltstone_cleaner_cleanings_total", status="cleaned") == 0
+        assert value(samples, "siltstone_cleaner_last_success_timestamp_seconds") == last
 
 
 def test_an_engine_that_does_not_start_is_down_until_it_does(tmp_path: Path) -> None:
@@ -253,15 +257,15 @@ def test_log_lines_tell_abort_pause_and_resume(tmp_path: Path, caplog: pytest.Lo
         manager.cleaning_states.abort_and_pause(USERS)
         manager.cleaning_states.resume(USERS)
         manager.topics.alter("users", {"cleanup.policy": "compact"})
-    told = [record.getMessage() for record in caplog.records if record.name == "siltstone.cleaner"]
-    wanted = [
+    messages = [record.getMessage() for record in caplog.records if record.name == "siltstone.cleaner"]
+    expected = [
         "The cleaning for partition users-0 is aborted and paused",
         "Cleaning of log users-0 was aborted",
         "Pauses of the cleaning for partition users-0: 2",
         "Pauses of the cleaning for partition users-0: 1",
         "The cleaning for partition users-0 is resumed",
     ]
-    assert [line for line in told if line in wanted] == wanted
+    assert [line for line in messages if line in expected] == expected
 
 
 def test_log_lines_tell_the_start_the_end_and_a_dead_thread(
@@ -277,8 +281,8 @@ def test_log_lines_tell_the_start_the_end_and_a_dead_thread(
         write(manager[USERS], 60)
         cleaner.start()
         joined(cleaner._threads[0])
-        found = manager.samples()
-        assert value(found, "kafka_log_logcleaner_deadthreadcount") == 1
+        samples = manager.samples()
+        assert value(samples, "kafka_log_logcleaner_deadthreadcount") == 1
     assert "Starting the log cleaner" in caplog.messages
     assert caplog.messages.count("Shutting down the log cleaner") == 1
     (dead,) = [record for record in caplog.records if record.levelno == logging.CRITICAL]

@@ -18,8 +18,8 @@ RETENTION = {**TOPIC, "min.cleanable.dirty.ratio": "0", "delete.retention.ms": s
 
 
 def _committed(log: PartitionLog) -> dict[bytes | None, bytes | None]:
-    found = driving.read_all(log, isolation=READ_COMMITTED)
-    return {record.key: record.value for record in found}
+    records = driving.read_all(log, isolation=READ_COMMITTED)
+    return {record.key: record.value for record in records}
 
 
 def _transactions(first: TransactionalWriter, second: TransactionalWriter, rounds: int) -> None:

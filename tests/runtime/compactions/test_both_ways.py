@@ -68,8 +68,8 @@ def fill(log: PartitionLog, rounds: int, names: str = "abcde") -> None:
 
 
 def table(log: PartitionLog, *, read_compacted: bool) -> dict[str | None, str | None]:
-    found = {key: value for _, key, value in seen(log, read_compacted=read_compacted)}
-    return {key: value for key, value in found.items() if value is not None}
+    latest = {key: value for _, key, value in seen(log, read_compacted=read_compacted)}
+    return {key: value for key, value in latest.items() if value is not None}
 
 
 def test_cleaning_and_compacting_in_turn(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ def test_a_tombstone_waits_for_the_ledger_that_has_its_key(tmp_path: Path, value
         for _ in range(3):
             fill(log, 3, "cd")
             clean(manager)
-        kept = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
-        assert kept == ([2] if value is not None else []), "without a ledger it goes as ever"
+        tombstones = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
+        assert tombstones == ([2] if value is not None else []), "without a ledger it goes as ever"
         with LogCleaner(manager, InProcessEngine) as cleaner:
             assert cleaner.clean_once() == [], "and nothing is cleaned again and again for it"
         compacted(compactions)
         assert "a" not in table(log, read_compacted=True)
         fill(log, 3, "cd")
         clean(manager)
-        clean_again = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
-        assert clean_again == [], "the ledger has met it"
+        tombstones_after = [offset for offset, _, value in seen(log, read_compacted=False) if value is None]
+        assert tombstones_after == [], "the ledger has met it"
 
 
 def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_path: Path) -> None:
@@ -156,27 +156,29 @@ def test_explain_and_verify_know_of_a_tombstone_that_waits_for_the_ledger(tmp_pa
             clean(manager)
         fill(log, 3, "cd")
         directory = log.directory.parent
-    given = {
+    arguments = {
         "config": ("cleanup.policy=compact", "segment.bytes=300", "delete.retention.ms=1000"),
         "topics": ("users",),
         "now_ms": clock.now_ms(),
         "high_watermark": "end",
     }
-    told = review.explain(review.ExplainRequest(directories=(directory,), force=True, no_spark=True, **given))
-    (log_told,) = told.logs
-    assert log_told.is_explained, log_told.reason
-    assert log_told.outcome.removed["tombstones"] == log_told.outcome.removed_bytes["tombstones"] == 0
-    assert [(each.at_ms, each.tombstones) for each in log_told.outcome.tombstones_waiting] == [
+    explained = review.explain(
+        review.ExplainRequest(directories=(directory,), force=True, no_spark=True, **arguments)
+    )
+    (explanation,) = explained.logs
+    assert explanation.is_explained, explanation.reason
+    assert explanation.outcome.removed["tombstones"] == explanation.outcome.removed_bytes["tombstones"] == 0
+    assert [(waiting.at_ms, waiting.tombstones) for waiting in explanation.outcome.tombstones_waiting] == [
         (KEPT_BY_LEDGER, 1)
     ]
     shutil.copytree(directory, tmp_path / "before")
     request = cleaning.CleanRequest(
-        directories=(directory,), in_place=True, force=True, no_spark=True, **given
+        directories=(directory,), in_place=True, force=True, no_spark=True, **arguments
     )
     (result,) = cleaning.clean(request).results
     assert (result.status, result.discarded.tombstones) == (CLEANED, 0) and result.discarded.superseded
     verdict = review.verify(
-        review.VerifyRequest(before=tmp_path / "before", after=directory, no_spark=True, **given)
+        review.VerifyRequest(before=tmp_path / "before", after=directory, no_spark=True, **arguments)
     )
     assert verdict.is_sound, [log.problems for log in verdict.logs]
 
@@ -271,8 +273,8 @@ def test_a_truncation_aborts_the_compaction_of_the_log(tmp_path: Path) -> None:
         put(log, ("b", "1"))
         engine.go_on.set()
         assert compactions.wait(SOON)
-        found = compactions.status("users")
-        assert found.status == ERROR and "compaction was aborted" in found.last_error
+        status = compactions.status("users")
+        assert status.status == ERROR and "compaction was aborted" in status.last_error
         assert LedgerStore(log.directory).cursor() is None
         compacted(compactions)
         assert seen(log) == [(0, "a", "1"), (1, "b", "1")]
@@ -357,7 +359,7 @@ def test_any_order_of_steps_keeps_the_compacted_view(
             while (step := steps.pop(0))[0] != "reopen":
                 log = manager[USERS]
                 if step[0] == "put" and step[1]:
-                    pairs = [(key, "1" if there else None) for key, there in step[1]]
+                    pairs = [(key, "1" if has_value else None) for key, has_value in step[1]]
                     put(log, *pairs, timestamp=clock.now_ms())
                     expected |= dict(pairs)
                 elif step[0] == "clean":
@@ -370,5 +372,5 @@ def test_any_order_of_steps_keeps_the_compacted_view(
                     clock.advance(5 * MINUTE)
                     manager.upkeep.delete_old_segments()
                     manager.tick()
-                left = {key: value for key, value in expected.items() if value is not None}
-                assert table(log, read_compacted=True) == left
+                remaining = {key: value for key, value in expected.items() if value is not None}
+                assert table(log, read_compacted=True) == remaining

@@ -93,8 +93,8 @@ def test_the_logs_are_checked_every_interval(tmp_path: Path) -> None:
 
 def test_a_tick_does_not_wait_for_a_compaction(tmp_path: Path) -> None:
     clock, engine = ManualClock(NOW), Blocking()
-    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as found:
-        manager, compactions = found
+    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as served:
+        manager, compactions = served
         compactions.start()
         put(manager[USERS], ("a", "1"))
         clock.advance(60_000)
@@ -147,8 +147,8 @@ def test_a_second_run_is_refused_and_the_status_says_running(tmp_path: Path) -> 
                 compactions.trigger("users")
         engine.go_on.set()
         assert compactions.wait(SOON)
-        found = compactions.status("users")
-        assert (found.status, found.last_error, found.succeeded) == (SUCCESS, "", 1)
+        status = compactions.status("users")
+        assert (status.status, status.last_error, status.succeeded) == (SUCCESS, "", 1)
 
 
 def test_two_services_do_not_compact_one_log_at_once(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_failure_is_in_the_status_and_the_next_compaction_can_succeed(tmp_path
     with serving(tmp_path, lambda: engine) as (manager, compactions):
         put(manager[USERS], ("a", "1"), ("a", "2"))
         compacted(compactions)
-        found = compactions.status("users")
-        assert (found.status, found.failed) == (ERROR, 1) and "ValueError: odd" in found.last_error
+        status = compactions.status("users")
+        assert (status.status, status.failed) == (ERROR, 1) and "ValueError: odd" in status.last_error
         assert len(seen(manager[USERS])) == 2, "without a ledger the originals are read"
         engine.error = None
         compacted(compactions)
@@ -257,8 +257,8 @@ def test_a_lost_engine_is_started_again(tmp_path: Path) -> None:
 def test_a_log_whose_compaction_fails_is_not_tried_at_every_check(tmp_path: Path) -> None:
     clock, engine = ManualClock(NOW), Blocking(ValueError("odd"))
     engine.go_on.set()
-    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as found:
-        manager, compactions = found
+    with serving(tmp_path, lambda: engine, topic={"compactionThreshold": "1"}, clock=clock) as served:
+        manager, compactions = served
         put(manager[USERS], ("a", "1"))
         tries = []
         for minute in range(12):

@@ -113,8 +113,8 @@ def test_keyless_records_stay_where_the_topic_says_so(tmp_path: Path) -> None:
         manager.topics.alter("users", {"topicCompactionRetainNullKey": "false"})
         put(log, (None, "3"))
         compacted(compactions)
-        found = compactions.status("users")
-        assert found.status == ERROR and "--reset" in found.last_error
+        status = compactions.status("users")
+        assert status.status == ERROR and "--reset" in status.last_error
 
 
 def test_a_late_older_event_does_not_bring_a_deleted_key_back(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ class Stopped(Exception):
 @contextmanager
 def stopping_at(step: int) -> Iterator[list[files.Operation]]:
     """The process dies before its operation number ``step``, and does nothing more."""
-    done: list[files.Operation] = []
+    operations: list[files.Operation] = []
 
     def observe(operation: files.Operation) -> None:
-        if len(done) >= step:
+        if len(operations) >= step:
             raise Stopped
-        done.append(operation)
+        operations.append(operation)
 
     with files.observe(observe):
-        yield done
+        yield operations
 
 
 def test_the_old_view_is_served_until_the_cursor_has_moved(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_process_that_dies_at_any_step_leaves_the_old_view_or_the_new_one(tmp_
         path = shutil.copytree(tmp_path / "before", tmp_path / str(step))
         with serving(path) as (manager, compactions):
             log = manager[USERS]
-            with stopping_at(step) as done:
+            with stopping_at(step) as operations:
                 with suppress(Stopped):
                     compacted(compactions)
                 compactions.wait(20)
@@ -208,9 +208,9 @@ def test_a_process_that_dies_at_any_step_leaves_the_old_view_or_the_new_one(tmp_
             assert seen(manager[USERS]) == new
             assert compactions.status("users").status == SUCCESS
             folder = manager[USERS].directory / ".compacted"
-            left = sorted(each.name.partition("-")[0] for each in folder.iterdir())
-            assert left.count("run") == 0 and left.count("ledger") <= 2 and "cursor.json.tmp" not in left
-        if len(done) < step:
+            kinds = sorted(entry.name.partition("-")[0] for entry in folder.iterdir())
+            assert kinds.count("run") == 0 and kinds.count("ledger") <= 2 and "cursor.json.tmp" not in kinds
+        if len(operations) < step:
             break
-    assert len(done) < step, "the whole compaction was gone through"
+    assert len(operations) < step, "the whole compaction was gone through"
     assert outcomes == {False, True}

@@ -47,12 +47,12 @@ def test_the_status_of_a_log_that_was_never_compacted(tmp_path: Path) -> None:
 
 
 def test_a_status_is_read_as_it_was_written(tmp_path: Path) -> None:
-    done = CompactionStatus().begun(5).ended(9, RESULT)
-    write_status(tmp_path, done)
-    assert read_status(tmp_path) == done
-    assert (done.status, done.succeeded, done.removed, done.written_bytes) == (SUCCESS, 1, 87, 300)
-    kept = json.loads((tmp_path / ".compacted" / "status.json").read_text())
-    assert kept["status"] == "SUCCESS" and kept["lastError"] == ""
+    status = CompactionStatus().begun(5).ended(9, RESULT)
+    write_status(tmp_path, status)
+    assert read_status(tmp_path) == status
+    assert (status.status, status.succeeded, status.removed, status.written_bytes) == (SUCCESS, 1, 87, 300)
+    stored = json.loads((tmp_path / ".compacted" / "status.json").read_text())
+    assert stored["status"] == "SUCCESS" and stored["lastError"] == ""
 
 
 def test_a_compaction_without_new_records_keeps_the_figures() -> None:
@@ -74,8 +74,8 @@ def test_running_lasts_as_long_as_the_claim(tmp_path: Path) -> None:
     write_status(tmp_path, CompactionStatus().begun(5))
     assert read_status(tmp_path).status == RUNNING
     claim.release()
-    left = read_status(tmp_path)
-    assert (left.status, left.failed) == (ERROR, 1) and "interrupted" in left.last_error
+    interrupted = read_status(tmp_path)
+    assert (interrupted.status, interrupted.failed) == (ERROR, 1) and "interrupted" in interrupted.last_error
     again = lock_compaction(tmp_path)
     assert again is not None
     again.release()
@@ -93,7 +93,7 @@ def test_running_lasts_as_long_as_the_claim(tmp_path: Path) -> None:
                     inner,
                 )
             ),
-        ).map(lambda found: json.dumps(found).encode()),
+        ).map(lambda document: json.dumps(document).encode()),
     )
 )
 def test_any_bytes_are_shown_as_an_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
@@ -108,15 +108,15 @@ def test_any_bytes_are_shown_as_an_error(tmp_path_factory: pytest.TempPathFactor
 def test_a_text_that_is_not_utf8_and_deep_nesting_are_an_error(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / ".compacted").mkdir()
     (tmp_path / ".compacted" / "status.json").write_bytes(b'{"version":1,"status":"ERROR",' + damage)
-    found = read_status(tmp_path)
-    assert (found.status, found.failed) == (ERROR, 0) and "status.json" in found.last_error
+    status = read_status(tmp_path)
+    assert (status.status, status.failed) == (ERROR, 0) and "status.json" in status.last_error
 
 
 def test_a_topic_runs_or_failed_where_one_of_its_partitions_does() -> None:
-    idle, done = CompactionStatus(), CompactionStatus().begun(5).ended(9, RESULT)
+    idle, succeeded = CompactionStatus(), CompactionStatus().begun(5).ended(9, RESULT)
     failed, running = idle.begun(1).ended(2, "no"), idle.begun(3)
-    assert topic_status([idle, done, failed, running]).status == RUNNING
-    assert topic_status([idle, done, failed]).last_error == "no"
-    assert topic_status([idle, done, done]).status == SUCCESS
-    assert topic_status([idle, done, done]).entries == 14
+    assert topic_status([idle, succeeded, failed, running]).status == RUNNING
+    assert topic_status([idle, succeeded, failed]).last_error == "no"
+    assert topic_status([idle, succeeded, succeeded]).status == SUCCESS
+    assert topic_status([idle, succeeded, succeeded]).entries == 14
     assert topic_status([idle, idle]).status == NOT_RUN and topic_status([]).status == NOT_RUN

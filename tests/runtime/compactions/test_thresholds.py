@@ -40,8 +40,8 @@ def settings(topic: str | None, broker: str | None) -> Config:
 def test_the_threshold_is_the_topics_then_the_brokers_then_the_namespaces(
     topic: str | None, broker: str | None, name: str, size: int, source: str
 ) -> None:
-    found = compaction_threshold(name, settings(topic, broker), SHOP)
-    assert found == Threshold(size=size, source=source)
+    threshold = compaction_threshold(name, settings(topic, broker), SHOP)
+    assert threshold == Threshold(size=size, source=source)
 
 
 def test_a_backlog_has_to_exceed_the_threshold_and_0_is_never_exceeded() -> None:
