@@ -73,8 +73,8 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The one JSON document that is all of standard output; standard error is silent."""
     shown = capsys.readouterr()
     assert shown.err == ""
-    found: dict[str, Any] = json.loads(shown.out)
-    return found
+    report: dict[str, Any] = json.loads(shown.out)
+    return report
 
 
 def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, *words: str) -> None:
@@ -91,8 +91,8 @@ def test_the_document_has_every_field_with_its_type(
 ) -> None:
     segments = list_segments(staged.partition)
     assert run(command(staged, "--in-place", "--json")) == 0
-    found = document(capsys)
-    (log,) = found["logs"]
+    report = document(capsys)
+    (log,) = report["logs"]
     for name, kind in LOG_FIELDS.items():
         assert type(log[name]) is kind, name
     assert set(log["removed"]) == REMOVED
@@ -109,7 +109,7 @@ def test_the_document_has_every_field_with_its_type(
     assert log["records_before"] - log["records_after"] == sum(log["removed"].values())
     assert (log["segments_before"], log["segments_after"]) == (len(segments), len(after))
     assert log["seconds"] > 0
-    assert found["kept_originals"] is None and found["dry_run"] is False and found["run"]
+    assert report["kept_originals"] is None and report["dry_run"] is False and report["run"]
 
 
 IN_WAVES = ["--max-extra-bytes", str(SMALL_WAVES)]
@@ -211,10 +211,10 @@ def test_a_dry_run_changes_nothing_and_says_the_same(
     assert staged.directory.stat().st_mtime_ns == times
     assert listing(staged.directory) == before
     assert run(command(staged, "--in-place", "--json")) == 0
-    done = document(capsys)
+    cleaned = document(capsys)
     assert planned["dry_run"] is True
     apart = {"seconds"}
-    for a, b in zip(planned["logs"], done["logs"], strict=True):
+    for a, b in zip(planned["logs"], cleaned["logs"], strict=True):
         assert {k: v for k, v in a.items() if k not in apart} == {
             k: v for k, v in b.items() if k not in apart
         }
@@ -405,7 +405,7 @@ def test_without_java_or_spark(
 ) -> None:
     """In a process of its own, with the real engine."""
     before = listing(staged.directory)
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(Path(sys.executable).parent / "siltstone"), *command(staged, "--in-place", "--json", *flags)],
         env={**os.environ, **environment},
         capture_output=True,
@@ -413,10 +413,10 @@ def test_without_java_or_spark(
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert done.stderr.startswith("siltstone: ") and done.stderr.count("\n") == 1, done.stderr
+    assert (completed.returncode, completed.stdout) == (1, ""), completed.stderr
+    assert completed.stderr.startswith("siltstone: ") and completed.stderr.count("\n") == 1, completed.stderr
     for word in words:
-        assert word in done.stderr
+        assert word in completed.stderr
     assert listing(staged.directory) == before
 
 
@@ -436,8 +436,8 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
 
     by_size(monkeypatch, no_engine)
     assert run(command(staged, "--in-place", *flags, "--json")) == 0
-    found = document(capsys)
-    assert (found["engine"], found["logs"][0]["status"]) == ("in-process", "cleaned")
+    report = document(capsys)
+    assert (report["engine"], report["logs"][0]["status"]) == ("in-process", "cleaned")
     assert run(command(staged, "--in-place", "--json")) == 0
     assert document(capsys)["engine"] is None
 
@@ -446,15 +446,15 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
 def test_spark_is_used_where_it_is_asked_for(
     staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[app.CleanRequest] = []
-    by_size(monkeypatch, lambda request, progress: asked.append(request) or InProcessEngine())
+    requests: list[app.CleanRequest] = []
+    by_size(monkeypatch, lambda request, progress: requests.append(request) or InProcessEngine())
     assert run(command(staged, "--dry-run", *flags, "--json")) == 0
-    assert len(asked) == 1
+    assert len(requests) == 1
     monkeypatch.setattr(engines, "SPARK_BYTES", 1)
     assert run(command(staged, "--dry-run", "--json")) == 0
-    assert len(asked) == 2
+    assert len(requests) == 2
     assert run(command(staged, "--dry-run", *flags, "--no-spark")) == 2
-    assert run(command(staged, "--dry-run", "--engine", "flink")) == 2 and len(asked) == 2
+    assert run(command(staged, "--dry-run", "--engine", "flink")) == 2 and len(requests) == 2
 
 
 def test_all_topics_are_cleaned_in_place_only_if_that_is_asked_for(

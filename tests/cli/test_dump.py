@@ -50,21 +50,21 @@ def rows_of(path: Path, **options: Any) -> list[Line]:
     rows = list(dump_file(identify(str(path)), DumpOptions(**options)))
     assert not [row for row in rows if isinstance(row, CorruptFileError)], path
     text = json.dumps(rows[1:], default=lambda content: base64.b64encode(content).decode())
-    found: list[Line] = json.loads(text)
-    return found
+    decoded: list[Line] = json.loads(text)
+    return decoded
 
 
 def listed_by_file(listing: Path) -> dict[str, list[Line]]:
     """The lines of Kafka's reader by file name: a segment's batches and records, a producer, …"""
-    found: dict[str, list[Line]] = {}
+    by_file: dict[str, list[Line]] = {}
     for line in read_records(listing):
         if line["t"] == "segment":
-            current = found[line["file"]] = []
+            current = by_file[line["file"]] = []
         elif "file" in line:
-            found.setdefault(line["file"], []).append(line)
+            by_file.setdefault(line["file"], []).append(line)
         else:
             current.append(line)
-    return found
+    return by_file
 
 
 BATCH_NAMES = set(
@@ -90,7 +90,7 @@ def check_record(row: Line, line: Line) -> None:
     assert row["keySize"] == (-1 if line["k"] is None else len(base64.b64decode(line["k"])))
     if "seq" in line:
         assert row["sequence"] == line["seq"]
-        assert [[each["key"], each["value"]] for each in row["headers"]] == line["h"]
+        assert [[header["key"], header["value"]] for header in row["headers"]] == line["h"]
     elif "crc" in line:
         assert (row["crc"], row["isValid"]) == (line["crc"], line["valid"])
     if "control" in line:
@@ -117,22 +117,22 @@ def listings(golden: Path, names: list[str]) -> Iterator[tuple[Path, str, list[L
 @pytest.mark.random
 def test_batches_and_records_are_those_of_kafkas_reader(golden: Path) -> None:
     """Every codec of v2, every kind of message set."""
-    seen, sets = 0, case_names(golden) + legacy_names(golden)
+    checked, sets = 0, case_names(golden) + legacy_names(golden)
     for directory, name, lines in listings(golden, of_each_kind(sets)):
         if name.endswith(".log"):
-            seen += check_log(directory / name, lines)
-    assert seen > (20_000 if THOROUGH else 5_000)
+            checked += check_log(directory / name, lines)
+    assert checked > (20_000 if THOROUGH else 5_000)
 
 
 def test_snapshots_and_aborted_transactions_are_those_of_kafkas_reader(golden: Path) -> None:
-    seen = {"producer": 0, "abortedTxn": 0}
+    counts = {"producer": 0, "abortedTxn": 0}
     for directory, name, lines in listings(golden, case_names(golden)):
         if name.endswith(".log"):
             continue
         rows = rows_of(directory / name)
         assert [row["type"] for row in rows] == [line["t"] for line in lines], name
         for row, line in zip(rows, lines, strict=True):
-            seen[row["type"]] += 1
+            counts[row["type"]] += 1
             if row["type"] == "abortedTxn":
                 assert {key: row[key] for key in set(line) & set(row)} == {
                     key: line[key] for key in line if key not in ("t", "file")
@@ -145,7 +145,7 @@ def test_snapshots_and_aborted_transactions_are_those_of_kafkas_reader(golden: P
             )
             names = ("lastSequence", "lastOffset", "offsetDelta", "timestamp")
             assert line["batches"] == ([[row[key] for key in names]] if "lastOffset" in row else [])
-    assert min(seen.values()) > 5, seen
+    assert min(counts.values()) > 5, counts
 
 
 def test_text_is_that_of_kafkas_tool(golden: Path, dump: Any) -> None:
@@ -309,11 +309,11 @@ def test_a_log_in_another_state_of_a_swap_will_do(segment: Path) -> None:
 def test_a_garbage_index_does_not_flood(segment: Path) -> None:
     index = segment.with_suffix(".index")
     index.write_bytes(np.stack([np.arange(1000, 3000), np.arange(2000)], 1).astype(">i4").tobytes())
-    found = [
+    findings = [
         row for row in dump_file(identify(str(index)), DumpOptions()) if isinstance(row, CorruptFileError)
     ]
-    assert len(found) == MAX_FINDINGS + 1
-    assert "more entries" in found[-1].reason and found[-1].position == 0
+    assert len(findings) == MAX_FINDINGS + 1
+    assert "more entries" in findings[-1].reason and findings[-1].position == 0
 
 
 def test_a_bad_checksum_is_shown_and_reading_continues(segment: Path, dump: Any) -> None:

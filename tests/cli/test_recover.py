@@ -173,5 +173,8 @@ def test_a_disk_that_cannot_be_opened_is_offline(
     monkeypatch.setattr(files, "entries", failing)
     status, document = recovered(good, bad, capsys=capsys)
     assert status == 1
-    assert [each["offline"] for each in document["directories"]] == [None, f"{bad}: Input/output error"]
+    assert [directory["offline"] for directory in document["directories"]] == [
+        None,
+        f"{bad}: Input/output error",
+    ]
     assert [log["status"] for log in document["logs"]] == ["recovered"]

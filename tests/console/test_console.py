@@ -240,11 +240,11 @@ def test_a_server_that_is_gone_is_shown_on_the_page(
     with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
         for url in running(served):
             browser.get(f"{url}/ui/topics")
-            told = browser.find_element(By.ID, "connection")
-            assert told.text == ""
+            connection = browser.find_element(By.ID, "connection")
+            assert connection.text == ""
     browser.execute_script(poll)
-    until(browser, lambda: told.text.startswith("Not connected since "))
-    assert "what is shown is older" in told.text and "New topic" in text_of(browser)
+    until(browser, lambda: connection.text.startswith("Not connected since "))
+    assert "what is shown is older" in connection.text and "New topic" in text_of(browser)
     keep(browser, axe, "server-gone")
     browser.get_log("browser")  # of the request that failed
 

@@ -41,18 +41,18 @@ COMMANDS = {
     "dry run": ["clean", "--dry-run", "--engine", "process", "--force", NOW, "--json", "--dir"],
     "dump": ["dump", "--print-data-log"],
 }
-ASKED = {"s3proxy": "explain", "azurite": "dump", "google": "topics"}
+COMMAND_OF_SERVER = {"s3proxy": "explain", "azurite": "dump", "google": "topics"}
 """What is asked of a server of a kind in every run; all of each in thorough ones."""
 
 
-def said(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
+def printed(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
     assert run(list(arguments)) == 0, capfd.readouterr().err
     return without_what_differs(capfd.readouterr().out, root)
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def table(path: str | Path, topic: str, partition: int, view: str) -> Any:
@@ -81,12 +81,12 @@ def test_reading(
     upload(client, broker, "brokers/one")
     before = keys(client)
     segment = max(broker.rglob("*.log"), key=lambda path: path.stat().st_size).relative_to(broker)
-    asked = COMMANDS if THOROUGH else (ASKED.get(server.name.partition(" ")[0], "topics"),)
-    for name in asked:
+    commands = COMMANDS if THOROUGH else (COMMAND_OF_SERVER.get(server.name.partition(" ")[0], "topics"),)
+    for name in commands:
         words = COMMANDS[name]
         below = f"/{segment}" if name == "dump" else ""
         of_store, of_disk = (
-            said(capfd, *words, f"{place}{below}", root=place)
+            printed(capfd, *words, f"{place}{below}", root=place)
             for place in (f"{root}/brokers/one", str(broker))
         )
         assert of_store == of_disk, name
@@ -109,7 +109,7 @@ def test_cleaning_into_a_copy_and_verifying_it(
     small_broker: Path, cleaned_on_disk: dict[str, bytes], root: str, client: Any, tmp_path: Path
 ) -> None:
     upload(client, small_broker, "before")
-    done = st.clean(
+    report = st.clean(
         f"{root}/before",
         out=Path(f"{root}/after"),
         engine="process",
@@ -117,7 +117,7 @@ def test_cleaning_into_a_copy_and_verifying_it(
         all_topics=True,
         now_ms=NOW_MS,
     )
-    assert {log.status for log in done.results} >= {"cleaned"}
+    assert {log.status for log in report.results} >= {"cleaned"}
     st.verify(f"{root}/before", f"{root}/after", engine="process").raise_for_errors()
     restore(Path(f"{root}/after"), tmp_path / "restored")
     assert contents(tmp_path / "restored") == cleaned_on_disk
@@ -139,13 +139,13 @@ def test_backup_and_restore(
 
 
 def test_an_export_of_parquet(broker: Path, root: str, client: Any, tmp_path: Path) -> None:
-    made = st.export(broker, f"{root}/lake/one", "parquet", "users")
+    export = st.export(broker, f"{root}/lake/one", "parquet", "users")
     st.export(broker, tmp_path / "local", "parquet", "users")
-    found = keys(client)
-    assert "lake/one/_SUCCESS" in found
-    assert len(found) == made.files + 1
+    names = keys(client)
+    assert "lake/one/_SUCCESS" in names
+    assert len(names) == export.files + 1
     (tmp_path / "downloaded").mkdir()
-    for key in found:
+    for key in names:
         (tmp_path / "downloaded" / Path(key).name).write_bytes(bytes(client.get(key).bytes()))
     order = [("partition", "ascending"), ("offset", "ascending")]
     of_store, of_disk = (pq.read_table(tmp_path / name).sort_by(order) for name in ("downloaded", "local"))
@@ -233,10 +233,10 @@ def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any)
     (folder,) = files.entries(f"{root}/many")
     assert (folder.name, folder.is_directory) == ("one", True)
     # Azurite looks through all objects for each that it deletes: 300 are more than Azure's 256 of a request.
-    gone = names[5:] if server.page_keys <= 1_000 else names[5:305]
-    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *gone]])
-    left = sorted(set(names).difference(gone))
-    assert [entry.name for entry in files.entries(f"{root}/many/one")] == left
+    deleted = names[5:] if server.page_keys <= 1_000 else names[5:305]
+    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *deleted]])
+    remaining = sorted(set(names).difference(deleted))
+    assert [entry.name for entry in files.entries(f"{root}/many/one")] == remaining
 
 
 NAMES = ["plain", "a b", "a+b", "a%20b", "ä-ö", "a=b&c", "x#y", "q?r", ".hidden", "UPPER"]

@@ -38,6 +38,6 @@ def test_a_dataframe(
         latest = st.to_arrow(logs["users", 0], view="latest").num_rows
     options = dict(server.config)
     rows = st.read(session, f"{root}/one", "users", storage_options=options).select("offset", "value")
-    found = [(row.offset, None if row.value is None else bytes(row.value)) for row in rows.collect()]
-    assert sorted(found, key=lambda row: row[0]) == whole
+    records = [(row.offset, None if row.value is None else bytes(row.value)) for row in rows.collect()]
+    assert sorted(records, key=lambda row: row[0]) == whole
     assert st.read(session, f"{root}/one", "users", view="latest", storage_options=options).count() == latest

@@ -41,9 +41,9 @@ def test_sound_batches(codec: int) -> None:
 
 def test_old_formats_and_empty_batches() -> None:
     for magic in (0, 1):
-        plain = b"".join(twin.message(n, b"k", b"v", magic=magic, timestamp=TIME_MS + n) for n in range(3))
-        wrapped = twin.wrapper(2, plain, 1, magic=magic, timestamp=TIME_MS + 2)
-        for entries in (plain, wrapped):
+        messages = b"".join(twin.message(n, b"k", b"v", magic=magic, timestamp=TIME_MS + n) for n in range(3))
+        wrapped = twin.wrapper(2, messages, 1, magic=magic, timestamp=TIME_MS + 2)
+        for entries in (messages, wrapped):
             verdict = checked([entries, batch(1, base_offset=3)])
             assert verdict.is_sound, verdict.problems
             assert verdict.records == 4
