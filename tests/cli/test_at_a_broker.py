@@ -77,7 +77,9 @@ def test_a_brokers_settings_change_at_run_time(run: Command, address: str) -> No
     assert completed.lines[0] == "Default configs for brokers in the cluster are:"
 
 
-def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
+def test_log_dirs_shows_only_the_brokers_of_a_list_and_refuses_unknown_ones(
+    run: Command, address: str
+) -> None:
     flags = ("--describe", "--bootstrap-server", address)
     (broker,) = run("log-dirs", *flags, "--broker-list", "0").document["brokers"]
     assert broker["broker"] == 0
@@ -95,7 +97,7 @@ def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(main.ADVICE_FOR_BOOTSTRAP_SERVER))
-def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
+def test_a_command_that_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
         completed = run(command, *arguments)
         assert (completed.status, completed.out, completed.err.count("\n")) == (main.USAGE, b"", 1)
@@ -114,7 +116,7 @@ def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> 
     "topics --list --dir DIR",
     "log-dirs --describe --dir DIR",
 ])  # fmt: skip
-def test_what_only_directories_have_is_refused(run: Command, address: str, line: str) -> None:
+def test_flags_that_only_directories_have_are_refused(run: Command, address: str, line: str) -> None:
     completed = run(*line.split(), "--bootstrap-server", address)
     assert (completed.status, completed.out, completed.err.count("\n")) == (main.USAGE, b"", 1)
 
@@ -149,7 +151,7 @@ def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Pa
     assert (completed.status, "only for --bootstrap-server" in completed.err) == (main.USAGE, True)
 
 
-def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
+def test_groups_are_refused_at_a_broker_without_that_api(run: Command, address: str) -> None:
     completed = run("groups", "--list", "--bootstrap-server", address)
     assert (completed.status, completed.out, "the broker has no such API" in completed.err) == (1, b"", True)
 

@@ -117,7 +117,7 @@ def test_a_dry_run_shows_the_backlog_and_changes_nothing(siltstone: Command, sho
     assert tree(shop) == before
 
 
-def test_only_one_partition(siltstone: Command, logs: Path) -> None:
+def test_a_topic_name_with_a_partition_compacts_only_that_partition(siltstone: Command, logs: Path) -> None:
     for number in (0, 1):
         siltstone("produce", "--dir", logs, "-t", "orders", "-p", number, "-K", ":", stdin=b"a:1\na:2\n")
     completed = siltstone("compact-topic", "--dir", logs, "--topic", "orders-partition-1", "--json")
@@ -245,8 +245,8 @@ def test_another_order_needs_a_reset(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
 
 
-def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
-    """Where neither the topic nor the broker has one."""
+def test_a_namespaces_threshold_is_used(siltstone: Command, shop: Path) -> None:
+    """The topic's own goes first, then the broker's, then the namespace's."""
     entity = ("configs", "--dir", shop, "--entity-type", "namespaces")
     setting = ("--entity-name", "acme/shop", "--add-config", "compactionThreshold=100")
     dry = siltstone(*entity, "--alter", *setting, "--dry-run")
@@ -290,7 +290,7 @@ def brokers_log(path: Path, high_watermark: int | None) -> Path:
 def test_an_entry_for_the_high_watermark_bounds_a_brokers_topic(
     siltstone: Command, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    """What lies above it may be truncated, and with it would go the value that it hid in the ledger."""
+    """A record above it may be truncated: it must not supersede a value in the ledger."""
     path = brokers_log(tmp_path / "logs", 2)
     completed = siltstone("compact-topic", "--dir", path, "--topic", "topic", "--json", *flags)
     assert completed.status == 0, completed.err
@@ -337,7 +337,7 @@ def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command,
     assert consumed(siltstone, shop, "--read-compacted") == before == ["2 a=2", "3 c=1"]
 
 
-def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
+def test_the_ledger_survives_recover_and_goes_with_its_topic(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     (shop / ".kafka_cleanshutdown").unlink()
     assert siltstone("recover", shop).status == 0

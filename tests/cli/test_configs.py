@@ -22,7 +22,7 @@ def test_own_settings_with_their_synonyms(siltstone: Command, logs: Path) -> Non
     ]
 
 
-def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_all_shows_every_setting_and_its_source(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("log.retention.hours=24\nlog.segment.bytes=1048576\n")
     more = ("--all", "--server-properties", properties)
@@ -49,7 +49,7 @@ def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_a_brokers_settings_are_described(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("log.cleaner.threads=2\n")
     place = ("--dir", logs, "--server-properties", properties, "--entity-type", "brokers")
@@ -94,7 +94,7 @@ def test_alter_sets_and_removes_settings(siltstone: Command, logs: Path) -> None
     assert [(setting["name"], setting["value"]) for setting in own] == [("retention.bytes", "7")]
 
 
-def test_alter_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_settings_may_be_altered_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     additions = tmp_path / "additions.properties"
     additions.write_text("# ours\nretention.ms = 1000\ncleanup.policy=compact,delete\n")
     completed = siltstone(

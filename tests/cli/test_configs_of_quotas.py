@@ -124,7 +124,7 @@ def test_quotas_are_set_shown_and_removed(run: Command) -> None:
         "--alter --user ada --add-config-file x --add-config producer_byte_rate=1",
     ],
 )
-def test_what_is_refused(run: Command, words: str) -> None:
+def test_wrong_quotas_and_flags_are_refused(run: Command, words: str) -> None:
     completed = run(*words.split())
     assert completed.status != 0 and completed.out == b"" and completed.err.count("\n") == 1
     assert run("--describe", "--entity-type", "users").lines == []
@@ -175,7 +175,7 @@ class Answering:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_a_broker_that_answers_something_else(data: bytes) -> None:
+def test_what_is_no_answer_of_a_broker_is_an_error(data: bytes) -> None:
     peer = Answering(data)
     with (
         PlainClient(Address.parse(peer.address)) as broker,
@@ -185,7 +185,7 @@ def test_a_broker_that_answers_something_else(data: bytes) -> None:
     peer.close()
 
 
-def test_a_broker_that_cannot_be_asked() -> None:
+def test_a_broker_that_cannot_be_asked_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(BrokerUnreachableError):

@@ -77,7 +77,7 @@ BATCH_NAMES = set(
 
 
 def check_batch(row: Line, line: Line) -> None:
-    """Every field that both name, and the checksum's verdict."""
+    """Every field that the row and Kafka's line both have, and whether the checksum matches."""
     for name in BATCH_NAMES & set(line):
         assert row[name] == line[name], (name, row, line)
     assert row["isvalid"] is line["valid"]
@@ -300,7 +300,7 @@ def test_an_index_without_its_log_cannot_be_verified(segment: Path, dump: Any) -
     assert status == 1 and f"{segment.name} is missing" in err
 
 
-def test_a_log_in_another_state_of_a_swap_will_do(segment: Path) -> None:
+def test_an_index_is_verified_against_a_log_that_a_swap_has_renamed(segment: Path) -> None:
     segment.rename(f"{segment}.swap")
     assert rows_of(segment.with_suffix(".index"), verify_index_only=True) == []
     assert len(rows_of(Path(f"{segment}.swap"))) > 10
@@ -338,7 +338,7 @@ def test_a_truncated_tail_is_reported_after_the_whole_batches(segment: Path, dum
     assert dump(segment.with_suffix(".index"), "--verify-index-only")[0] == 1
 
 
-def test_records_that_make_no_sense_cost_only_their_batch(segment: Path, dump: Any) -> None:
+def test_records_that_cannot_be_read_cost_only_their_batch(segment: Path, dump: Any) -> None:
     data = np.frombuffer(bytearray(segment.read_bytes()), np.uint8)
     data[61] = 3  # the first record's size
     patch_checksums(data, np.array([0]), np.array([470]))
@@ -401,7 +401,9 @@ def test_a_missing_file_does_not_stop_the_others(segment: Path, dump: Any) -> No
     assert status == 1 and f"{missing}: No such file or directory" in err and "baseOffset: 0" in out
 
 
-def test_checkpoints_and_properties(stopped_broker: tuple[Path, Path], tmp_path: Path, dump: Any) -> None:
+def test_checkpoints_and_properties_are_shown(
+    stopped_broker: tuple[Path, Path], tmp_path: Path, dump: Any
+) -> None:
     data0, _ = stopped_broker
     metadata = data0 / "orders-1"
     status, out, _ = dump(
@@ -493,14 +495,14 @@ COMMIT_KEY = struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 7)
         (4, struct.pack(">qi", 5, 4) + b"\x02m" + struct.pack(">q", 9) + b"\x00", {"leaderEpoch": 4}),
     ],
 )
-def test_every_version_of_an_offset_commit(version: int, value: bytes, data: Line) -> None:
+def test_every_version_of_an_offset_commit_is_decoded(version: int, value: bytes, data: Line) -> None:
     row = decode_record("offsets", COMMIT_KEY, struct.pack(">h", version) + value)
     assert row["decodedKey"] == {"type": "1", "data": {"group": "g", "topic": "t", "partition": 7}}
     common = {"offset": 5, "metadata": "m", "commitTimestamp": 9}
     assert row["decodedValue"] == {"version": str(version), "data": common | data}
 
 
-def test_a_transaction_of_version_0() -> None:
+def test_a_transaction_of_version_0_is_decoded() -> None:
     partitions = struct.pack(">i", 1) + text("t") + struct.pack(">ii", 1, 3)
     value = struct.pack(">hqhib", 0, 8, 2, 60000, 4) + partitions + struct.pack(">qq", 20, 10)
     data = decode_record("transactions", struct.pack(">h", 0) + text("tx"), value)["decodedValue"]["data"]

@@ -47,7 +47,7 @@ def test_the_rows_are_those_of_the_file(siltstone: Command, place: tuple[str, Pa
     assert of_broker.lines[1:] == of_file.lines[1:] and len(of_broker.lines) > 2
 
 
-def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> None:
+def test_flags_choose_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> None:
     address, logs = place
     whole = siltstone("dump", logs / LOG, "--json").documents[1:]
 
@@ -76,7 +76,7 @@ def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> N
     ("-t t --verify-index-only", USAGE, "a broker shows no indexes"),
     ("-t t FILE", USAGE, "files and --bootstrap-server"),
 ])  # fmt: skip
-def test_what_cannot_be_asked(
+def test_what_a_broker_cannot_answer_is_refused_in_one_line(
     siltstone: Command, place: tuple[str, Path], flags: str, status: int, message: str
 ) -> None:
     completed = siltstone("dump", *flags.split(), "--bootstrap-server", place[0])
@@ -88,7 +88,7 @@ def test_what_cannot_be_asked(
     ), completed.err
 
 
-def test_flags_of_a_broker_without_one(siltstone: Command) -> None:
+def test_flags_of_a_broker_are_refused_without_one(siltstone: Command) -> None:
     for flag in ("--topic t", "--partition 1", "--offset 0", "--max-batches 1"):
         completed = siltstone("dump", "FILE", *flag.split())
         assert (completed.status, "is only for --bootstrap-server" in completed.err) == (USAGE, True)
@@ -98,7 +98,7 @@ def at(base_offset: int, **header: int) -> bytes:
     return batch(base_offset=base_offset, **header)
 
 
-def test_nothing_listens(siltstone: Command) -> None:
+def test_a_port_where_nothing_listens_is_an_unreachable_broker(siltstone: Command) -> None:
     with partition_of(b"") as address:
         pass
     completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")
@@ -128,7 +128,7 @@ def test_batches_that_are_wrong_are_findings(
     (56, "KAFKA_STORAGE_ERROR (56)"),
     (b"", "the broker sends no batch for offset 1"),
 ], ids=["closed", "retention", "deleted", "disk", "nothing"])  # fmt: skip
-def test_a_broker_that_fails_in_the_middle(
+def test_a_failure_in_the_middle_shows_what_came_before(
     siltstone: Command, second: bytes | int | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if second == b"":
@@ -141,7 +141,7 @@ def test_a_broker_that_fails_in_the_middle(
     assert len(completed.lines) == 3  # what came before is shown
 
 
-def test_what_is_no_broker(siltstone: Command) -> None:
+def test_a_peer_that_is_no_broker_is_an_unreachable_broker(siltstone: Command) -> None:
     for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", struct.pack(">i", 1 << 30), b""):
         with peer(lambda _, answer=answer: answer or None) as address:  # type: ignore[misc]
             completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")

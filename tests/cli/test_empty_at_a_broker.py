@@ -47,7 +47,9 @@ def topic(
     assert siltstone("topics", "--delete", "--topic", "t", *at).status == 0
 
 
-def test_a_dry_run_counts(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+def test_a_dry_run_counts_records_and_keys_and_changes_nothing(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]]
+) -> None:
     for mode in ("tombstones", "truncate"):
         completed = siltstone("empty", *topic[1], "--mode", mode, "--dry-run")
         assert (completed.status, completed.lines[-1]) == (
@@ -61,7 +63,7 @@ def test_a_dry_run_counts(siltstone: Command, topic: tuple[str, tuple[str, ...]]
     assert len(read.lines) == 4  # nothing was changed
 
 
-def test_tombstones_then_a_cleaning(
+def test_tombstones_and_a_cleaning_empty_a_topic(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], broker: tuple[str, Served]
 ) -> None:
     completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
@@ -94,7 +96,9 @@ def test_a_header_whose_name_is_not_utf8_is_named_and_keeps_no_topic_from_being_
     assert sum(row["keys"] for row in rows) == 4 and {row["keys_after"] for row in rows} == {0}
 
 
-def test_truncate(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+def test_truncate_moves_the_log_starts_to_the_ends(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]]
+) -> None:
     completed = siltstone("empty", *topic[1], "--mode", "truncate", "--yes")
     assert (completed.status, completed.lines[-1]) == (0, "topic t is empty (truncate)")
     assert "no reader learns of it" in completed.err
@@ -125,7 +129,7 @@ def test_tombstones_are_for_compacted_topics(siltstone: Command, topic: tuple[st
     ), completed.err
 
 
-def test_keys_that_take_too_much_memory(
+def test_keys_that_take_too_much_memory_are_refused(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_emptying, "KEY_BYTES_MAX", 99)
@@ -147,7 +151,7 @@ def test_keys_that_take_too_much_memory(
     ("--topic t --mode truncate --yes --server-properties F", USAGE, "is for log directories"),
     ("--topic t --mode truncate --yes --dir D", USAGE, "a directory and --bootstrap-server"),
 ])  # fmt: skip
-def test_what_is_refused(
+def test_unknown_topics_and_wrong_flags_are_refused(
     siltstone: Command, broker: tuple[str, Served], flags: str, status: int, message: str
 ) -> None:
     completed = siltstone("empty", *flags.split(), "--bootstrap-server", broker[0])
@@ -159,7 +163,9 @@ def test_what_is_refused(
     ), completed.err
 
 
-def test_nothing_listens(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_where_nothing_listens_is_an_unreachable_broker(
+    siltstone: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 1.0)
     with partition_of(b"") as address:
         pass
@@ -171,7 +177,7 @@ def test_nothing_listens(siltstone: Command, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_a_key_that_is_written_again(
+def test_a_key_that_is_written_again_meanwhile_is_reported(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes while the tombstones are written."""
@@ -186,7 +192,7 @@ def test_a_key_that_is_written_again(
     assert (completed.status, "written again; stop what writes" in completed.out.decode()) == (1, True)
 
 
-def test_a_broker_that_is_gone_after_the_first_partition(
+def test_a_broker_that_goes_away_is_the_reason_of_each_partition(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []

@@ -56,7 +56,7 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
 
 
 @pytest.mark.parametrize("way", ["flags", "file", "hex"])
-def test_many_keys(siltstone: Command, filled: Path, tmp_path: Path, way: str) -> None:
+def test_many_keys_are_erased_at_once(siltstone: Command, filled: Path, tmp_path: Path, way: str) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"albert\r\nnobody\r\nanna\r\n" if way == "file" else b"616c62657274\n6e6f\n616e6e61")
     keys = {
@@ -80,7 +80,7 @@ def test_many_keys(siltstone: Command, filled: Path, tmp_path: Path, way: str) -
     assert files_with(filled, VALUE) == []
 
 
-def test_an_engine_that_there_is_not(siltstone: Command, filled: Path) -> None:
+def test_an_unknown_engine_is_refused(siltstone: Command, filled: Path) -> None:
     for command in (("erase", "--key", "a"), ("empty", "--mode", "truncate")):
         completed = siltstone(*command, "--topic", "users", "--engine", "steam", "--yes", filled)
         assert completed.status == 2 and "--engine steam" in completed.err
@@ -165,7 +165,7 @@ def test_a_file_never_names_the_empty_key_or_a_part_of_one(
     written: bytes,
     says: str,
 ) -> None:
-    """An empty line at the end of a file erased the records with an empty key."""
+    """An empty line at the end of a file once erased the records with an empty key."""
     monkeypatch.setattr(erase, "_KEY_BYTES_MAX", 20)
     before = tree(filled)
     completed = siltstone("erase", filled, "--topic", "users", flag, "-", "--yes", stdin=written)
@@ -206,7 +206,9 @@ def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Pa
         (("empty", "--topic", "users", "--mode", "truncate"), "no terminal"),
     ],
 )
-def test_wrong_usage(siltstone: Command, filled: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_is_refused(
+    siltstone: Command, filled: Path, arguments: tuple[str, ...], says: str
+) -> None:
     before = tree(filled)
     completed = siltstone(*arguments, "--dir", filled)
     assert completed.status == 2 and says in completed.err, completed.err
@@ -214,7 +216,9 @@ def test_wrong_usage(siltstone: Command, filled: Path, arguments: tuple[str, ...
 
 
 @pytest.mark.parametrize("command", [("erase", "--key", "a"), ("empty", "--mode", "tombstones")])
-def test_topics_that_are_refused(siltstone: Command, filled: Path, command: tuple[str, ...]) -> None:
+def test_topics_that_are_missing_or_not_compacted_are_refused(
+    siltstone: Command, filled: Path, command: tuple[str, ...]
+) -> None:
     for more in (("--yes",), ("--dry-run",)):
         completed = siltstone(*command, "--topic", "orders", *more, filled)
         assert completed.status == 1 and "POLICY_VIOLATION" in completed.err

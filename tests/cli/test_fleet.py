@@ -31,7 +31,7 @@ def unclean(root: Root, name: str) -> None:
     (root.staged[name].directory / ".kafka_cleanshutdown").unlink()
 
 
-def test_a_row_a_broker_and_the_sums(siltstone: Command, root: Root) -> None:
+def test_the_table_has_a_row_for_each_broker_and_the_sums(siltstone: Command, root: Root) -> None:
     unclean(root, "broker2")
     completed = clean(siltstone, root, "--in-place")
     assert completed.status == 1 and completed.err == ""
@@ -70,7 +70,7 @@ def test_a_dry_run_changes_nothing(siltstone: Command, root: Root) -> None:
     assert "3 of 3 logs of 3 brokers would be cleaned" in completed.lines[-1]
 
 
-def test_an_object_a_broker_and_one_with_the_sums(siltstone: Command, root: Root) -> None:
+def test_json_is_an_object_for_each_broker_and_one_with_the_sums(siltstone: Command, root: Root) -> None:
     unclean(root, "broker3")
     completed = clean(siltstone, root, "--in-place", "--json", "--brokers-at-once", 1)
     assert completed.status == 1
@@ -134,7 +134,7 @@ def test_originals_are_put_back_by_the_command_that_is_shown(
         (["ROOT/broker1", "--brokers-at-once", "2", "--dry-run"], ["--brokers-at-once", "--fleet"]),
     ],
 )
-def test_wrong_usage(siltstone: Command, root: Root, flags: list[str], words: list[str]) -> None:
+def test_wrong_usage_is_refused(siltstone: Command, root: Root, flags: list[str], words: list[str]) -> None:
     completed = siltstone("clean", *(flag.replace("ROOT", str(root.folder)) for flag in flags))
     assert completed.status == 2 and not completed.lines
     assert all(word in completed.err for word in words), completed.err

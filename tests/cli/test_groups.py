@@ -123,12 +123,14 @@ def test_names_states_and_members_as_kafkas_flags_have_them(siltstone: Command, 
         ("--verbose",),
     ],
 )
-def test_flags_that_exclude_each_other(siltstone: Command, tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_flags_that_exclude_each_other_are_refused(
+    siltstone: Command, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     refused = siltstone("groups", broker(tmp_path / "logs", batches(CLASSIC)), *flags)
     assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
 
 
-def test_a_group_that_is_not_there(siltstone: Command, tmp_path: Path) -> None:
+def test_a_missing_group_is_an_error(siltstone: Command, tmp_path: Path) -> None:
     directory = broker(tmp_path / "logs", batches(CLASSIC))
     with raises_error(UnknownGroupError, path="dead", advice="--list"):
         groups_in(directory, "dead")

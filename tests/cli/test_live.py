@@ -35,12 +35,12 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         ("--bootstrap-server", "there:1", "--topic", "t", "--timeout", "nan"),
     ],
 )
-def test_wrong_usage(siltstone: Command, admin: FakeAdmin, flags: tuple[str, ...]) -> None:
+def test_wrong_usage_is_refused(siltstone: Command, admin: FakeAdmin, flags: tuple[str, ...]) -> None:
     assert siltstone("compact", *flags).status == 2
     assert not admin.calls
 
 
-def test_the_documents(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
+def test_the_documents_hold_to_the_page(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
     journal = tmp_path / "state" / "journal"
     flags = ("--bootstrap-server", "there:1", "--topic", "t", "--journal", journal, "--json")
     dry = siltstone("compact", *flags, "--dry-run")
@@ -66,7 +66,9 @@ def test_the_documents(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> 
     hold_to_page("compact", [json.loads(completed.out) for completed in (dry, restored, compacted)])
 
 
-def test_a_table(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_settings_and_what_is_to_clean(
+    siltstone: Command, admin: FakeAdmin, tmp_path: Path
+) -> None:
     flags = ("--bootstrap-server", "there:1", "--topic", "t", "--journal", tmp_path / "journal")
     completed = siltstone("compact", *flags, "--dry-run")
     assert "would set segment.ms=1000 for a time (own value: 5000)" in completed.out.decode()

@@ -43,7 +43,9 @@ def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
         (["tidy"], ["tidy"]),
     ],
 )
-def test_wrong_usage_is_2(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_has_exit_status_2_and_one_line(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1

@@ -69,7 +69,7 @@ def strictly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A log directory with such a name; in it a folder and a file with others."""
+    """A log directory whose name is not UTF-8; in it a folder and a file with other such names."""
     directory = tmp_path / NAME
     partition = write_log(directory, {0: [one(n, f"k{n % 3}") for n in range(9)], 9: [one(9, "z")]})
     (directory / ".kafka_cleanshutdown").write_text("{}")
@@ -145,7 +145,9 @@ def test_commands_that_change_nothing_print_every_name(
         ["\udcff"],
     ],
 )
-def test_an_error_about_such_a_name_is_one_line(strictly: Strictly, logs: Path, command: list[str]) -> None:
+def test_an_error_about_a_name_that_is_no_text_is_one_line(
+    strictly: Strictly, logs: Path, command: list[str]
+) -> None:
     completed = strictly(*(str(logs) if word == "DIR" else word for word in command))
     assert completed.status in (1, 2) and completed.err.count(b"\n") == 1 and completed.out == b""
     assert b"udcff" in completed.err
@@ -163,7 +165,7 @@ def test_bytes_of_a_command_line_are_what_is_appended(strictly: Strictly, logs: 
 
 
 def test_a_program_of_its_own_under_a_strict_locale(logs: Path, tmp_path: Path) -> None:
-    """The whole of it: filesystem, arguments and outputs in ASCII."""
+    """Filesystem, arguments and outputs are all in ASCII."""
     strict = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii:strict"}
     program = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
     report = tmp_path / "report.json"

@@ -35,7 +35,7 @@ def reported(golden: Path) -> dict[str, dict[str, int]]:
     return partitions
 
 
-def test_a_real_brokers_offsets(
+def test_a_real_brokers_offsets_are_those_that_it_reported(
     siltstone: Command, stopped_broker: tuple[Path, Path], reported: dict[str, dict[str, int]]
 ) -> None:
     before = tree(*stopped_broker)
@@ -56,7 +56,9 @@ def test_a_real_brokers_offsets(
     assert tree(*stopped_broker) == before
 
 
-def test_a_real_brokers_times(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_an_offset_is_found_by_its_time(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     """Every hundredth record of a log as Kafka's reader listed it, found by its time."""
     listing = golden / "whole_43" / "records_before" / "data0" / "users-0.jsonl"
     records = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
@@ -103,7 +105,7 @@ def test_flags_select_partitions_as_in_kafka(
         (("--time", "-5"), 2),
     ],
 )
-def test_offsets_that_cannot_be_had(
+def test_offsets_of_unknown_partitions_and_wrong_flags_are_refused(
     siltstone: Command, logs: Path, arguments: tuple[str, ...], status: int
 ) -> None:
     refused = siltstone("get-offsets", "--dir", logs, *arguments)

@@ -145,7 +145,7 @@ def test_files_and_delimiters(siltstone: Command, logs: Path, tmp_path: Path) ->
 def test_a_large_file_is_appended_whole_or_refused(
     siltstone: Command, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off at 1 GiB, here at 10 bytes: a part of a line was a record, and the rest was lost."""
+    """A file was once cut off at 1 GiB (here at 10 bytes): half a line became a record, the rest was lost."""
     monkeypatch.setattr(files.read_input, "__defaults__", (10,))
     monkeypatch.setattr(records, "_FILE_RECORD_BYTES_MAX", 10, raising=False)
     large = tmp_path / "large"
@@ -158,7 +158,7 @@ def test_a_large_file_is_appended_whole_or_refused(
     assert siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q").out == large.read_bytes()
 
 
-def test_tee_and_count(siltstone: Command, logs: Path) -> None:
+def test_tee_prints_what_is_appended_and_count_bounds_both(siltstone: Command, logs: Path) -> None:
     completed = siltstone("produce", "--dir", logs, "-t", "orders", "-T", "-c", 2, stdin=b"a\nb\nc\n")
     assert (completed.status, completed.out) == (0, b"a\nb\n")
 
@@ -197,7 +197,7 @@ def test_what_is_refused_leaves_what_came_before(siltstone: Command, logs: Path)
         ((), 2, "-t"),
     ],
 )
-def test_produce_refuses(
+def test_produce_refuses_wrong_flags_in_one_line_and_changes_nothing(
     siltstone: Command, logs: Path, arguments: tuple[str, ...], status: int, word: str
 ) -> None:
     before = tree(logs)
@@ -206,7 +206,9 @@ def test_produce_refuses(
     assert word in refused.err and tree(logs) == before
 
 
-def test_a_real_brokers_records(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_a_real_brokers_records_are_those_of_kafkas_reader(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     """Every record of four topics as Kafka's reader listed it."""
     before = tree(*stopped_broker)
     for disk, topic, partition in ((0, "users", 0), (1, "audit", 0), (0, "events.cd", 0), (1, "ledger", 0)):
@@ -237,7 +239,9 @@ def encoded(row: dict[str, str | None], name: str) -> str | None:
     return None if text is None else base64.b64encode(text.encode()).decode()
 
 
-def test_isolation(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+def test_read_committed_ends_before_an_open_transaction_and_omits_aborted_records(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
     """orders-0 has aborted transactions and one that is open from offset 312 on."""
     place = ("--dir", stopped_broker[0], "--dir", stopped_broker[1])
     orders = ("consume", *place, "-t", "orders", "-p", 0, "-e", "-f", "%o\\n")
@@ -309,7 +313,7 @@ def test_count_ends_the_reading_and_ends_are_reported(siltstone: Command, ten: P
         ((), 2, "-t"),
     ],
 )
-def test_consume_refuses(
+def test_consume_refuses_wrong_flags_in_one_line(
     siltstone: Command, ten: Path, arguments: tuple[str, ...], status: int, word: str
 ) -> None:
     refused = siltstone("consume", "--dir", ten, "-e", *arguments)

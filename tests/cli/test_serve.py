@@ -350,7 +350,7 @@ def test_a_connection_that_asks_for_nothing_is_closed(
 def test_a_request_that_stays_unfinished_is_closed_also_after_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte after byte does not help it."""
+    """The one that follows two whole ones goes on byte after byte and never ends."""
     monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.5)
     with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
         server = WebServer(served, ["http://127.0.0.1:0"])
@@ -388,7 +388,7 @@ def test_a_request_that_stays_unfinished_is_closed_also_after_others(
         (["--kafka-listen", "none", "--look"], "--look with --kafka-listen"),
     ],
 )
-def test_a_kafka_listener_that_cannot_be_opens_and_makes_nothing(
+def test_an_impossible_kafka_listener_opens_and_makes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
 ) -> None:
     flags = ["--create", "--listen", "http://127.0.0.1:0", *arguments]

@@ -49,7 +49,9 @@ def test_worked_example_21(siltstone: Command, tmp_path: Path) -> None:
     assert metadata == f"version: 0\ntopic_id: {topic_id}"
 
 
-def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_a_real_brokers_topics_are_described_as_the_broker_described_them(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))["state_before"]
     before = tree(*stopped_broker)
     assert siltstone("topics", *directory_flags(stopped_broker), "--list").lines == BROKERS_TOPICS
@@ -231,7 +233,7 @@ def test_flags_that_contradict_each_other_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_log_directory(siltstone: Command, tmp_path: Path) -> None:
+def test_what_is_no_log_directory_is_refused(siltstone: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     for action in (("--list",), ("--create", "--topic", "a")):
         refused = siltstone("topics", "--dir", tmp_path, *action)

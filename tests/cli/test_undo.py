@@ -51,7 +51,9 @@ def test_a_second_undo_has_nothing_to_do(
     assert capsys.readouterr().out == f"{staged.partition}: nothing to undo\n"
 
 
-def test_refused_after_an_append(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_is_refused_after_an_append(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = kept_originals(staged, tmp_path)
     with max(staged.partition.glob("*.log")).open("ab") as file:
         file.write(b"more")
@@ -63,7 +65,7 @@ def test_refused_after_an_append(staged: Staged, tmp_path: Path, capsys: pytest.
     assert listing(staged.directory) == before
 
 
-def test_refused_while_the_directory_is_unclean(
+def test_undo_is_refused_while_the_directory_is_unclean(
     staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = kept_originals(staged, tmp_path)
@@ -100,7 +102,7 @@ def test_the_later_run_in_the_way_is_named_and_the_newest_can_be_undone_first(
 
 
 def test_a_log_that_was_appended_to_names_no_run_as_a_later_one(staged: Staged, tmp_path: Path) -> None:
-    """Not even the run itself, which is of the same log."""
+    """Also not the run itself, which is of the same log."""
     folder = kept_originals(staged, tmp_path)
     active = max(staged.partition.glob("*.log"))
     active.write_bytes(active.read_bytes() * 2)
@@ -145,7 +147,7 @@ def test_a_dry_run_is_refused_where_the_undo_would_be_or_would_have_to_finish_a_
         undo(folder, dry_run=True)
 
 
-def test_one_topic_of_a_run(golden: Path, tmp_path: Path, siltstone: Command) -> None:
+def test_one_topic_of_a_run_can_be_undone(golden: Path, tmp_path: Path, siltstone: Command) -> None:
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     before = listing(directory / "basic-0")
     report = clean(

@@ -59,7 +59,7 @@ def test_a_cleaned_copy_passes(siltstone: Command, pair: tuple[Staged, Path], tm
     assert siltstone("verify", staged.directory, tmp_path / "copy", *_flags(staged)).status == 0
 
 
-def test_one_partition_directory_will_do(siltstone: Command, pair: tuple[Staged, Path]) -> None:
+def test_one_partition_directory_can_be_verified(siltstone: Command, pair: tuple[Staged, Path]) -> None:
     staged, before = pair
     staged.clean_one()
     partition = staged.partition.name

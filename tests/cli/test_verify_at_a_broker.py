@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
             yield f"127.0.0.1:{server.addresses[0].port}", logs
 
 
-def test_a_sound_topic(siltstone: Command, place: tuple[str, Path]) -> None:
+def test_a_sound_topic_passes(siltstone: Command, place: tuple[str, Path]) -> None:
     command = ("verify", "--bootstrap-server", place[0], "--topic", "sound")
     completed = siltstone(*command)
     assert completed.status == 0
@@ -73,7 +73,7 @@ def test_damage_hides_no_other_log(siltstone: Command, place: tuple[str, Path]) 
     ("--now-ms 5", USAGE, "what is for BEFORE and AFTER"),
     ("--remote DIR", USAGE, "what is for BEFORE and AFTER"),
 ])  # fmt: skip
-def test_what_cannot_be_asked(
+def test_what_a_broker_cannot_answer_is_refused_in_one_line(
     siltstone: Command, place: tuple[str, Path], flags: str, status: int, message: str
 ) -> None:
     completed = siltstone("verify", *flags.split(), "--bootstrap-server", place[0])
@@ -85,7 +85,9 @@ def test_what_cannot_be_asked(
     ), completed.err
 
 
-def test_another_protocol_and_a_port_where_nothing_listens(siltstone: Command, tmp_path: Path) -> None:
+def test_another_protocol_and_a_port_where_nothing_listens_are_refused(
+    siltstone: Command, tmp_path: Path
+) -> None:
     with partition_of(b"") as address:
         pass
     completed = siltstone("verify", "--bootstrap-server", address)
@@ -105,7 +107,7 @@ def test_another_protocol_and_a_port_where_nothing_listens(siltstone: Command, t
     ([batch(1) + batch(1)], "order"),
     ([batch(1), batch(1, base_offset=5)], "bounds"),
 ], ids=["rubbish", "again", "disk", "deleted", "beyond", "order", "gap at the end"])  # fmt: skip
-def test_a_broker_that_sends_what_is_wrong(
+def test_what_a_broker_sends_wrongly_is_a_problem(
     siltstone: Command, parts: list[bytes | int | None], kind: str
 ) -> None:
     with partition_of(*parts, end=2) as address:
@@ -114,7 +116,7 @@ def test_a_broker_that_sends_what_is_wrong(
     assert kind in completed.document["logs"][0]["found"]
 
 
-def test_a_log_whose_start_moves(siltstone: Command) -> None:
+def test_a_log_start_that_moves_meanwhile_is_a_note(siltstone: Command) -> None:
     """Retention, or DeleteRecords, while the log is read."""
     with partition_of(batch(1), 1, batch(1, base_offset=5), end=6, later_start=5) as address:
         completed = siltstone("verify", "--bootstrap-server", address, "--json")
@@ -127,7 +129,7 @@ def test_a_log_whose_start_moves(siltstone: Command) -> None:
     (None, "the broker closed the connection"),
     (b"", "the broker sends no batch for offset 1"),
 ], ids=["closed", "nothing"])  # fmt: skip
-def test_a_broker_that_is_gone_in_the_middle(
+def test_a_failure_in_the_middle_is_one_line(
     siltstone: Command, second: bytes | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if second == b"":

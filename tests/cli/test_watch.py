@@ -513,7 +513,7 @@ CLEANING_FLAGS = (
 
 
 @pytest.mark.parametrize("flags", CLEANING_FLAGS, ids=lambda flags: flags[0])
-def test_flags_that_clean_do_not_go_with_it(
+def test_flags_that_clean_are_refused_with_watch(
     watch: Callable[..., Done], stopped: Path, flags: tuple[str, ...]
 ) -> None:
     completed = watch(stopped, *flags)
@@ -527,7 +527,7 @@ def test_an_interval_out_of_range_is_refused(watch: Callable[..., Done], stopped
     assert (completed.status, completed.out) == (2, b"") and "interval" in completed.err
 
 
-def test_other_wrong_usage(siltstone: Command, watch: Callable[..., Done], stopped: Path) -> None:
+def test_other_wrong_usage_is_refused(siltstone: Command, watch: Callable[..., Done], stopped: Path) -> None:
     alone = siltstone("clean", stopped, "--dry-run", "--interval", "1")
     assert alone.status == 2 and "--watch" in alone.err
     missing = watch(stopped, "--topic", "nobody")

@@ -30,8 +30,8 @@ document.addEventListener("focusin", ({target}) => {
 return tabbable().slice(tabbable().indexOf(document.activeElement) + 1).map(words);
 """
 )
-"""Keeps what has the focus from now on, and whether that is seen; returns what is to have it in turn, after
-the field that has it now, which was refused."""
+"""Records which elements get the focus from now on, and whether each is visible; returns those that are to
+get it in turn, after the field that has it now, which was refused."""
 STEPS_TO = f"""{FOCUSABLE}
 const tabs = tabbable(), at = tabs.indexOf(document.activeElement);
 return tabs.findIndex((target, index) => index > at && words(target).includes(arguments[0])) - at;
@@ -52,7 +52,7 @@ def go_to(browser: webdriver.Chrome, words: str) -> None:
 
 
 def walked(browser: webdriver.Chrome, url: str) -> list[str]:
-    """What Tab goes to on a page, which is all that can be used there, in its order, each of it seen."""
+    """The elements that Tab goes to on a page: all that can be used, in order, each visible in its turn."""
     browser.get(url)
     expected = browser.execute_script(WATCH)
     press(browser, *[Keys.TAB] * len(expected))

@@ -74,7 +74,7 @@ def test_each_alert_fires_and_is_silent_as_it_should(tmp_path: Path, fires: bool
 
 
 def test_a_wrong_alert_is_named(tmp_path: Path) -> None:
-    """One that is silent where it should fire."""
+    """Of two alerts, the one that is silent where it should fire."""
     write_monitoring(tmp_path)
     is_wrong = {"SiltstoneEngineDown": False, "SiltstoneCleanerDead": True}
     with pytest.raises(AssertionError, match="SiltstoneEngineDown") as raised:

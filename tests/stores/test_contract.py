@@ -42,7 +42,7 @@ COMMANDS = {
     "dump": ["dump", "--print-data-log"],
 }
 COMMAND_OF_SERVER = {"s3proxy": "explain", "azurite": "dump", "google": "topics"}
-"""What is asked of a server of a kind in every run; all of each in thorough ones."""
+"""The command that every run tries with a server of a kind; thorough runs try all commands with each."""
 
 
 def printed(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
@@ -64,7 +64,7 @@ def keys(client: Any) -> list[str]:
     return sorted(str(row["path"]) for chunk in client.list() for row in chunk)
 
 
-def test_reading(
+def test_commands_say_of_a_store_what_they_say_of_a_disk(
     server: Server,
     broker: Path,
     root: str,
@@ -138,7 +138,9 @@ def test_backup_and_restore(
     assert not any("writer.json" in key for key in keys(client))
 
 
-def test_an_export_of_parquet(broker: Path, root: str, client: Any, tmp_path: Path) -> None:
+def test_an_export_of_parquet_has_the_rows_of_one_on_a_disk(
+    broker: Path, root: str, client: Any, tmp_path: Path
+) -> None:
     export = st.export(broker, f"{root}/lake/one", "parquet", "users")
     st.export(broker, tmp_path / "local", "parquet", "users")
     names = keys(client)
@@ -152,7 +154,7 @@ def test_an_export_of_parquet(broker: Path, root: str, client: Any, tmp_path: Pa
     assert of_store == of_disk
 
 
-def test_conditions(root: str, client: Any) -> None:
+def test_an_object_is_put_only_if_there_is_none(root: str, client: Any) -> None:
     """An object is put only if there is none; one that was replaced is not read on."""
     assert files.put_new(f"{root}/one/x", b"first")
     assert not files.put_new(f"{root}/one/x", b"other")
@@ -160,7 +162,9 @@ def test_conditions(root: str, client: Any) -> None:
     assert files.read_bytes(f"{root}/one/x") == b"first"
 
 
-def test_two_writers(small_broker: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_writers_of_a_backup_one_is_refused(
+    small_broker: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, errors = Path(f"{root}/backups"), list[BusyError]()
     put, first = backups.put_new, threading.Lock()
 
@@ -177,7 +181,7 @@ def test_two_writers(small_broker: Path, root: str, monkeypatch: pytest.MonkeyPa
     assert len(restore_points(target)) == 1
 
 
-def test_many_claim_one_name(server: Server, root: str) -> None:
+def test_of_many_writers_one_claims_a_name(server: Server, root: str) -> None:
     """Of writers that come at one time, one gets it."""
     if not server.is_atomic:
         pytest.skip(f"{server.name} looks and puts in two steps: two that come at one time may both get it")
@@ -191,7 +195,7 @@ def test_many_claim_one_name(server: Server, root: str) -> None:
 def test_an_object_that_is_replaced_while_it_is_read(
     size: int, root: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one of the same size, also where the status came from a list."""
+    """Its replacement may have the same size, and its status may have come from a list."""
     monkeypatch.setattr(objects, "WINDOW_BYTES", 64 << 10)
     monkeypatch.setattr(objects, "SMALL_BYTES", 8 << 10)
     monkeypatch.setattr(objects, "PIECE_BYTES", 50)
@@ -242,7 +246,7 @@ def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any)
 NAMES = ["plain", "a b", "a+b", "a%20b", "ä-ö", "a=b&c", "x#y", "q?r", ".hidden", "UPPER"]
 
 
-def test_names_of_any_characters(root: str) -> None:
+def test_a_name_may_have_any_characters(root: str) -> None:
     for name in NAMES:
         assert files.put_new(f"{root}/names/{name}", name.encode())
     assert sorted(entry.name for entry in files.entries(f"{root}/names")) == sorted(NAMES)
@@ -252,7 +256,7 @@ def test_names_of_any_characters(root: str) -> None:
     assert not files.exists(f"{root}/names")
 
 
-def test_what_is_not_there_and_what_is_empty(root: str, client: Any) -> None:
+def test_a_missing_object_is_an_error_and_an_empty_one_is_not(root: str, client: Any) -> None:
     client.put("empty", b"")
     assert files.read_bytes(f"{root}/empty") == b""
     with files.Reader(f"{root}/empty") as reader:
@@ -264,7 +268,7 @@ def test_what_is_not_there_and_what_is_empty(root: str, client: Any) -> None:
     files.delete_objects([f"{root}/none"])
 
 
-def test_large_objects_and_copies(
+def test_a_large_object_is_put_in_parts_and_copied_by_the_store(
     root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts, compared, and copied by the store."""
@@ -319,7 +323,7 @@ def _calls(root: str) -> dict[str, Callable[[], object]]:
 def test_what_fails_for_a_moment_is_asked_again(
     fault: str, root: str, client: Any, proxy: FaultyProxy
 ) -> None:
-    """Also a put and a copy that were done, and whose answers got lost."""
+    """Also a put and a copy that succeeded, and whose answers got lost."""
     client.put("one/x", b"data")
     for name, call in _calls(root).items():
         if name == "delete" and fault in (CUT, LOST):
@@ -371,7 +375,9 @@ def wrong(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.usefixtures("wrong")
-def test_wrong_credentials(root: str, broker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_credentials_are_an_error_of_one_line(
+    root: str, broker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for call in (
         lambda: files.read_bytes(f"{root}/x"),
         lambda: files.entries(f"{root}/x"),
@@ -387,7 +393,7 @@ def test_wrong_credentials(root: str, broker: Path, capsys: pytest.CaptureFixtur
         assert "credentials" in line or "does not allow" in line
 
 
-def test_a_bucket_that_is_not_there(server: Server, root: str, broker: Path) -> None:
+def test_a_missing_bucket_is_a_missing_directory(server: Server, root: str, broker: Path) -> None:
     missing = server.address("nosuchbucket")
     with pytest.raises(OSError) as caught:
         files.entries(f"{missing}/x")

@@ -63,7 +63,7 @@ def rows_of(table: str, server: Server) -> list[list[object]]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_a_table_that_grows(form: str, server: Server, root: str, tmp_path: Path) -> None:
+def test_duckdb_reads_a_table_that_grows(form: str, server: Server, root: str, tmp_path: Path) -> None:
     """After the first export, after one that merges key buckets, and after one that writes all anew."""
     logs, target = tmp_path / "logs", f"{root}/lake/users"
     with st.open(logs, mode="a") as opened:

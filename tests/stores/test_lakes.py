@@ -48,7 +48,7 @@ def newest(form: str, target: str, version: int | None, server: Server, client: 
 def test_a_table_is_made_and_brought_up_to_date(
     form: str, server: Server, broker: Path, root: str, client: Any
 ) -> None:
-    """And of two writers one commits; the other leaves nothing."""
+    """Of two writers one commits; the other leaves no file."""
     target = f"{root}/lake/users"
     with st.open(broker) as logs:
         offsets = sorted(st.to_arrow(logs["users", 0], view="latest")["offset"].to_pylist())

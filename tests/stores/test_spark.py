@@ -25,7 +25,7 @@ def session() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(300)
-def test_a_dataframe(
+def test_a_dataframe_has_the_records_of_a_store(
     session: Any, server: Server, broker: Path, root: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With options of the call only: the environment, which Spark's workers have, says nothing."""

@@ -76,7 +76,7 @@ def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
 
 
 def _drop(partition: Path, offset: int, interval: int) -> None:
-    """Take one record away; an emptied batch goes."""
+    """Remove one record, and its batch where no record remains."""
     for path in partition.glob("*.log"):
         base = int(path.stem)
         batches = read_batches(partition, base)
