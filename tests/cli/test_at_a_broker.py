@@ -50,9 +50,9 @@ def test_a_topic_is_described(run: Command, address: str) -> None:
     server = ("--bootstrap-server", address)
     assert run("topics", "--create", "--topic", "t", "--config", "flush.ms=7", *server).status == 0
     run("produce", "-t", "t", *server)
-    done = run("topics", "--describe", "--topic", "t", *server)
-    head, columns, row = done.lines
-    assert done.status == 0
+    completed = run("topics", "--describe", "--topic", "t", *server)
+    head, columns, row = completed.lines
+    assert completed.status == 0
     assert re.fullmatch(
         r"Topic: t\tTopicId: [\w-]{22}\tPartitionCount: 1\tReplicationFactor: 1\tConfigs: flush.ms=7", head
     )
@@ -63,30 +63,32 @@ def test_a_topic_is_described(run: Command, address: str) -> None:
 def test_a_brokers_settings_change_at_run_time(run: Command, address: str) -> None:
     server = ("--bootstrap-server", address)
     broker = ("--entity-type", "brokers", "--entity-name", "0", *server)
-    done = run("configs", "--alter", "--add-config", "log.flush.interval.ms=77", *broker)
-    assert (done.status, done.lines) == (
+    completed = run("configs", "--alter", "--add-config", "log.flush.interval.ms=77", *broker)
+    assert (completed.status, completed.lines) == (
         0, ["updating config for broker 0 completed", "  log.flush.interval.ms: (default) → 77"],
     )  # fmt: skip
     shown = run("configs", "--describe", *broker).out.decode()
     own = "DYNAMIC_BROKER_CONFIG:log.flush.interval.ms=77"
     assert f"  log.flush.interval.ms=77 sensitive=false synonyms={{{own}" in shown
-    done = run("configs", "--alter", "--add-config", "num.partitions=7", *broker)
-    assert (done.status, "cannot change at run time" in done.err) == (1, True)
+    completed = run("configs", "--alter", "--add-config", "num.partitions=7", *broker)
+    assert (completed.status, "cannot change at run time" in completed.err) == (1, True)
     assert run("configs", "--alter", "--delete-config", "log.flush.interval.ms", *broker).status == 0
-    done = run("configs", "--describe", "--entity-type", "brokers", "--entity-default", *server)
-    assert done.lines[0] == "Default configs for brokers in the cluster are:"
+    completed = run("configs", "--describe", "--entity-type", "brokers", "--entity-default", *server)
+    assert completed.lines[0] == "Default configs for brokers in the cluster are:"
 
 
-def test_log_dirs_of_certain_brokers(run: Command, address: str) -> None:
+def test_log_dirs_shows_only_the_brokers_of_a_list_and_refuses_unknown_ones(
+    run: Command, address: str
+) -> None:
     flags = ("--describe", "--bootstrap-server", address)
     (broker,) = run("log-dirs", *flags, "--broker-list", "0").document["brokers"]
     assert broker["broker"] == 0
-    for numbers, said in (
+    for numbers, message in (
         ("0,9", "there is no broker 9; pass some of 0"),
         ("0,x", "a word that is no number"),
     ):
-        done = run("log-dirs", *flags, "--broker-list", numbers)
-        assert (done.status, done.out, said in done.err) == (main.USAGE, b"", True)
+        completed = run("log-dirs", *flags, "--broker-list", numbers)
+        assert (completed.status, completed.out, message in completed.err) == (main.USAGE, b"", True)
 
 
 def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
@@ -95,12 +97,12 @@ def test_each_command_asks_a_broker_or_says_what_to_do_instead() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(main.ADVICE_FOR_BOOTSTRAP_SERVER))
-def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
+def test_a_command_that_works_on_files_says_so_in_one_line(run: Command, command: str) -> None:
     for arguments in (["--bootstrap-server", "there:1"], ["--bootstrap-server=there:1", "DIR"]):
-        done = run(command, *arguments)
-        assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
+        completed = run(command, *arguments)
+        assert (completed.status, completed.out, completed.err.count("\n")) == (main.USAGE, b"", 1)
         reason = f"{command} works on files, and does not ask a running broker"
-        assert f"{reason}; {main.ADVICE_FOR_BOOTSTRAP_SERVER[command]}" in done.err
+        assert f"{reason}; {main.ADVICE_FOR_BOOTSTRAP_SERVER[command]}" in completed.err
 
 
 @pytest.mark.parametrize("line", [
@@ -114,9 +116,9 @@ def test_what_works_on_files_says_so_in_one_line(run: Command, command: str) -> 
     "topics --list --dir DIR",
     "log-dirs --describe --dir DIR",
 ])  # fmt: skip
-def test_what_only_directories_have_is_refused(run: Command, address: str, line: str) -> None:
-    done = run(*line.split(), "--bootstrap-server", address)
-    assert (done.status, done.out, done.err.count("\n")) == (main.USAGE, b"", 1)
+def test_flags_that_only_directories_have_are_refused(run: Command, address: str, line: str) -> None:
+    completed = run(*line.split(), "--bootstrap-server", address)
+    assert (completed.status, completed.out, completed.err.count("\n")) == (main.USAGE, b"", 1)
 
 
 @pytest.mark.parametrize(
@@ -140,18 +142,18 @@ def test_names_and_numbers_that_the_client_cannot_send_are_refused(
     server = ("--bootstrap-server", address)
     run("topics", "--create", "--topic", "odd", "--if-not-exists", *server)
     words = (word.format(empty="", no_text="t\udcff") for word in line.split())
-    done = run(*words, *server)
-    assert (done.status, done.out, done.err.count("\n")) == (status, b"", 1), done.err
+    completed = run(*words, *server)
+    assert (completed.status, completed.out, completed.err.count("\n")) == (status, b"", 1), completed.err
 
 
 def test_the_clients_properties_are_only_for_a_broker(run: Command, tmp_path: Path) -> None:
-    done = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
-    assert (done.status, "only for --bootstrap-server" in done.err) == (main.USAGE, True)
+    completed = run("topics", "--list", "--dir", tmp_path, "--command-config", "FILE")
+    assert (completed.status, "only for --bootstrap-server" in completed.err) == (main.USAGE, True)
 
 
-def test_groups_of_a_broker_without_groups(run: Command, address: str) -> None:
-    done = run("groups", "--list", "--bootstrap-server", address)
-    assert (done.status, done.out, "the broker has no such API" in done.err) == (1, b"", True)
+def test_groups_are_refused_at_a_broker_without_that_api(run: Command, address: str) -> None:
+    completed = run("groups", "--list", "--bootstrap-server", address)
+    assert (completed.status, completed.out, "the broker has no such API" in completed.err) == (1, b"", True)
 
 
 def test_a_reader_continues_and_says_what_ends_it_has_reached(run: Command, address: str) -> None:
@@ -168,13 +170,13 @@ def test_a_reader_continues_and_says_what_ends_it_has_reached(run: Command, addr
             run("produce", "-t", "followed", *server)
 
     with RemoteConsumer(broker, "followed", offset_range=ConsumeRange(offset=1)) as consumer:
-        seen = list[tuple[int, int]]()
+        counts_and_offsets = list[tuple[int, int]]()
         for consumed in consumer.follow(wait):
-            seen.append((len(consumed), consumed.offset))
+            counts_and_offsets.append((len(consumed), consumed.offset))
             if consumed.is_end and consumed.offset == 8:
                 break
-    assert sum(count for count, _ in seen) == 7
-    assert [offset for count, offset in seen if not count] == [4, 8]
+    assert sum(count for count, _ in counts_and_offsets) == 7
+    assert [offset for count, offset in counts_and_offsets if not count] == [4, 8]
 
 
 class BusyTopic(RemoteConsumer):
@@ -208,9 +210,9 @@ def test_a_reader_to_the_end_stops_at_the_end_that_there_was_or_at_that_of_its_r
 def test_the_page_says_of_each_command_whether_it_asks_a_broker() -> None:
     page = (Path(__file__).parents[2] / "docs" / "broker.md").read_text("utf-8")
     section = page.partition("## Commands at a running broker")[2].partition("\n## ")[0]
-    said = {
+    documented = {
         command: answer.startswith("yes")
         for names, answer in re.findall(r"^\| (`.*?) \| (yes|no)", section, flags=re.MULTILINE)
         for command in re.findall(r"`([\w-]+)`", names)
     }
-    assert said == {command: command in main.BROKER_COMMANDS for command in main.COMMANDS}
+    assert documented == {command: command in main.BROKER_COMMANDS for command in main.COMMANDS}

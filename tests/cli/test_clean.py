@@ -53,7 +53,7 @@ REMOVED = {"superseded", "tombstones", "aborted", "keyless", "markers", "expired
 
 @pytest.fixture(autouse=True)
 def without_spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark is not the point here."""
+    """Logs are cleaned in this process where a test asks for no engine."""
     monkeypatch.setattr(app.clean, "__kwdefaults__", {**app.clean.__kwdefaults__, "engine": in_process})
 
 
@@ -73,8 +73,8 @@ def document(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """The one JSON document that is all of standard output; standard error is silent."""
     shown = capsys.readouterr()
     assert shown.err == ""
-    found: dict[str, Any] = json.loads(shown.out)
-    return found
+    report: dict[str, Any] = json.loads(shown.out)
+    return report
 
 
 def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, *words: str) -> None:
@@ -91,8 +91,8 @@ def test_the_document_has_every_field_with_its_type(
 ) -> None:
     segments = list_segments(staged.partition)
     assert run(command(staged, "--in-place", "--json")) == 0
-    found = document(capsys)
-    (log,) = found["logs"]
+    report = document(capsys)
+    (log,) = report["logs"]
     for name, kind in LOG_FIELDS.items():
         assert type(log[name]) is kind, name
     assert set(log["removed"]) == REMOVED
@@ -109,7 +109,7 @@ def test_the_document_has_every_field_with_its_type(
     assert log["records_before"] - log["records_after"] == sum(log["removed"].values())
     assert (log["segments_before"], log["segments_after"]) == (len(segments), len(after))
     assert log["seconds"] > 0
-    assert found["kept_originals"] is None and found["dry_run"] is False and found["run"]
+    assert report["kept_originals"] is None and report["dry_run"] is False and report["run"]
 
 
 IN_WAVES = ["--max-extra-bytes", str(SMALL_WAVES)]
@@ -131,7 +131,7 @@ IN_WAVES = ["--max-extra-bytes", str(SMALL_WAVES)]
         ("basic", ["--max-extra-bytes", "10"], "failed", "--max-extra-bytes", 1),
     ],
 )
-def test_status_reason_and_exit_status(
+def test_each_outcome_has_its_status_reason_and_exit_status(
     golden: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -148,7 +148,7 @@ def test_status_reason_and_exit_status(
     assert reason in log["reason"] and bool(reason) == bool(log["reason"])
 
 
-def test_nothing_to_do_the_second_time(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_cleaning_has_nothing_to_do(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command(staged, "--in-place", "--json")) == 0
     document(capsys)
     before = listing(staged.directory)
@@ -167,7 +167,9 @@ def test_the_table_has_a_row_for_each_log(
         assert word in shown
 
 
-def test_the_table_says_why(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_why_a_log_is_skipped(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     staged = stage(golden, "keyless", tmp_path / "data")
     (staged.directory / "gone-0.ec64a4b9f92a49eb8e376119616edc43-delete").mkdir()
     assert run(command(staged, "--in-place", "-v")) == 0
@@ -176,7 +178,7 @@ def test_the_table_says_why(golden: Path, tmp_path: Path, capsys: pytest.Capture
     assert "passed over" in shown and "-delete" in shown
 
 
-def test_one_partition_directory(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_partition_directory_can_be_cleaned(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
     """Its checkpoints are its parent's; it needs no --topic."""
     arguments = ["clean", str(staged.partition), "--in-place", "--json", "--config", "cleanup.policy=compact"]
     assert run([*arguments, "--config", "min.cleanable.dirty.ratio=0"]) == 0
@@ -184,7 +186,9 @@ def test_one_partition_directory(staged: Staged, capsys: pytest.CaptureFixture[s
     assert ("basic", 0) in read_checkpoint(staged.directory / "cleaner-offset-checkpoint")
 
 
-def test_settings_from_a_file(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_may_come_from_a_file(
+    golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     arguments = ["clean", str(directory), "--in-place", "--json", "--now-ms", str(request.now_ms)]
     assert run([*arguments, "--all-topics", "--config-file", str(request.config_file)]) == 0
@@ -211,10 +215,10 @@ def test_a_dry_run_changes_nothing_and_says_the_same(
     assert staged.directory.stat().st_mtime_ns == times
     assert listing(staged.directory) == before
     assert run(command(staged, "--in-place", "--json")) == 0
-    done = document(capsys)
+    cleaned = document(capsys)
     assert planned["dry_run"] is True
     apart = {"seconds"}
-    for a, b in zip(planned["logs"], done["logs"], strict=True):
+    for a, b in zip(planned["logs"], cleaned["logs"], strict=True):
         assert {k: v for k, v in a.items() if k not in apart} == {
             k: v for k, v in b.items() if k not in apart
         }
@@ -246,7 +250,7 @@ def test_a_copy_is_whole_and_the_source_unchanged(
     assert [path.name for path in tmp_path.glob("new*")] == ["new"]
 
 
-def test_no_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_log_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("nothing of Kafka's")
     refused(capsys, ["clean", str(tmp_path), "--in-place"], 1, str(tmp_path), "not a Kafka log directory")
     refused(capsys, ["clean", str(tmp_path / "nowhere"), "--in-place"], 1, "no such directory")
@@ -254,7 +258,9 @@ def test_no_log_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_an_unclean_directory(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unclean_directory_is_refused_and_stays_as_it_is(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     (staged.directory / ".kafka_cleanshutdown").unlink()
     before = listing(staged.directory)
     refused(capsys, command(staged, "--in-place"), 1, ".kafka_cleanshutdown", "start the broker")
@@ -276,7 +282,9 @@ def test_a_directory_that_is_locked_is_refused(staged: Staged, capsys: pytest.Ca
         holder.communicate()
 
 
-def test_a_corrupt_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_with_a_corrupt_batch_is_uncleanable_and_stays_as_it_is(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(list_segments(staged.partition)[1].path)
     data = bytearray(path.read_bytes())
     data[100] ^= 0x40
@@ -288,7 +296,9 @@ def test_a_corrupt_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFixt
     assert listing(staged.directory) == before
 
 
-def test_a_truncated_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_with_a_truncated_batch_is_uncleanable_and_stays_as_it_is(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = Path(list_segments(staged.partition)[1].path)
     path.write_bytes(path.read_bytes()[:-1])
     before = listing(staged.directory)
@@ -298,7 +308,7 @@ def test_a_truncated_batch_amid_the_log(staged: Staged, capsys: pytest.CaptureFi
     assert listing(staged.directory) == before
 
 
-def test_an_unreadable_directory(
+def test_an_unreadable_directory_is_refused(
     staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = str(staged.directory / "meta.properties")
@@ -313,10 +323,10 @@ def test_an_unreadable_directory(
     refused(capsys, command(staged, "--in-place"), 1, f"{checkpoint}: Permission denied")
 
 
-def test_a_lock_that_may_not_be_opened(
+def test_a_lock_that_may_not_be_opened_is_refused(
     staged: Staged, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another user's directory."""
+    """As in the directory of another user."""
     lock = staged.directory / ".lock"
     if is_root():
         opened = os.open
@@ -348,7 +358,9 @@ def test_a_full_disk_fails_the_log_and_changes_nothing(
     assert listing(staged.directory) == before
 
 
-def test_a_checkpoint_that_makes_no_sense(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_high_watermark_checkpoint_makes_a_log_uncleanable(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = staged.directory / "replication-offset-checkpoint"
     path.write_text("0\n5\nbasic 0 1\n")
     assert run(command(staged, "--in-place", "--json")) == 1
@@ -400,12 +412,12 @@ SPARK = ["--engine", "spark"]
         ),
     ],
 )
-def test_without_java_or_spark(
+def test_without_java_or_spark_the_error_is_one_line_and_nothing_changes(
     staged: Staged, environment: dict[str, str], flags: list[str], words: list[str]
 ) -> None:
     """In a process of its own, with the real engine."""
     before = listing(staged.directory)
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(Path(sys.executable).parent / "siltstone"), *command(staged, "--in-place", "--json", *flags)],
         env={**os.environ, **environment},
         capture_output=True,
@@ -413,10 +425,10 @@ def test_without_java_or_spark(
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert done.stderr.startswith("siltstone: ") and done.stderr.count("\n") == 1, done.stderr
+    assert (completed.returncode, completed.stdout) == (1, ""), completed.stderr
+    assert completed.stderr.startswith("siltstone: ") and completed.stderr.count("\n") == 1, completed.stderr
     for word in words:
-        assert word in done.stderr
+        assert word in completed.stderr
     assert listing(staged.directory) == before
 
 
@@ -436,8 +448,8 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
 
     by_size(monkeypatch, no_engine)
     assert run(command(staged, "--in-place", *flags, "--json")) == 0
-    found = document(capsys)
-    assert (found["engine"], found["logs"][0]["status"]) == ("in-process", "cleaned")
+    report = document(capsys)
+    assert (report["engine"], report["logs"][0]["status"]) == ("in-process", "cleaned")
     assert run(command(staged, "--in-place", "--json")) == 0
     assert document(capsys)["engine"] is None
 
@@ -446,15 +458,15 @@ def test_small_logs_need_no_java_and_the_report_says_what_cleaned(
 def test_spark_is_used_where_it_is_asked_for(
     staged: Staged, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[app.CleanRequest] = []
-    by_size(monkeypatch, lambda request, progress: asked.append(request) or InProcessEngine())
+    requests: list[app.CleanRequest] = []
+    by_size(monkeypatch, lambda request, progress: requests.append(request) or InProcessEngine())
     assert run(command(staged, "--dry-run", *flags, "--json")) == 0
-    assert len(asked) == 1
+    assert len(requests) == 1
     monkeypatch.setattr(engines, "SPARK_BYTES", 1)
     assert run(command(staged, "--dry-run", "--json")) == 0
-    assert len(asked) == 2
+    assert len(requests) == 2
     assert run(command(staged, "--dry-run", *flags, "--no-spark")) == 2
-    assert run(command(staged, "--dry-run", "--engine", "flink")) == 2 and len(asked) == 2
+    assert run(command(staged, "--dry-run", "--engine", "flink")) == 2 and len(requests) == 2
 
 
 def test_all_topics_are_cleaned_in_place_only_if_that_is_asked_for(

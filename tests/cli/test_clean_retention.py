@@ -52,17 +52,21 @@ def test_json_counts_what_expired(staged: Staged, capsys: pytest.CaptureFixture[
     assert note.startswith("retention: 4 segments from offset 0") and "retention.ms=86400000" in note
 
 
-def test_a_dry_run_shows_it_and_changes_nothing(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_counts_expired_records_and_changes_nothing(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = listing(staged.directory)
     assert clean(staged, "--dry-run", "--json") == 0
-    said = the_log(capsys)
+    planned = the_log(capsys)
     assert listing(staged.directory) == before
     assert clean(staged, "--in-place", "--json") == 0
-    done = the_log(capsys)
-    assert {**said, "seconds": 0} == {**done, "seconds": 0}
+    cleaned = the_log(capsys)
+    assert {**planned, "seconds": 0} == {**cleaned, "seconds": 0}
 
 
-def test_the_table_has_a_column_and_the_reason(staged: Staged, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_a_column_for_expired_records_and_the_reason(
+    staged: Staged, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert clean(staged, "--in-place") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "expired" in shown and "older than retention.ms=86400000" in shown
@@ -93,9 +97,11 @@ def test_the_audit_lists_the_files_that_are_left(staged: Staged, tmp_path: Path)
     assert f"{0:020d}.log" in old and f"{0:020d}.log" not in new
 
 
-def test_undo_brings_it_back(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undo_brings_expired_segments_back(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = listing(staged.partition)
     assert clean(staged, "--in-place", "--json", "--keep-originals", tmp_path / "keep") == 0
-    kept = json.loads(capsys.readouterr().out)["kept_originals"]
-    assert run(["undo", kept, "--json"]) == 0
+    kept_originals = json.loads(capsys.readouterr().out)["kept_originals"]
+    assert run(["undo", kept_originals, "--json"]) == 0
     assert listing(staged.partition) == before

@@ -32,20 +32,22 @@ def shop(siltstone: Command, tmp_path: Path) -> Path:
 
 
 def produce(siltstone: Command, path: Path, lines: bytes) -> None:
-    done = siltstone("produce", "--dir", path, "-t", EVENTS.topic, "-K", ":", "-Z", stdin=lines)
-    assert done.status == 0, done.err
+    completed = siltstone("produce", "--dir", path, "-t", EVENTS.topic, "-K", ":", "-Z", stdin=lines)
+    assert completed.status == 0, completed.err
 
 
 def consumed(siltstone: Command, path: Path, *flags: str) -> list[str]:
-    done = siltstone("consume", "--dir", path, "-t", EVENTS.topic, "-e", "-q", "-f", r"%o %k=%s\n", *flags)
-    assert done.status == 0, done.err
-    return done.lines
+    completed = siltstone(
+        "consume", "--dir", path, "-t", EVENTS.topic, "-e", "-q", "-f", r"%o %k=%s\n", *flags
+    )
+    assert completed.status == 0, completed.err
+    return completed.lines
 
 
 def test_compact_read_append_and_read_again(siltstone: Command, shop: Path) -> None:
-    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
-    assert (done.status, done.err) == (0, "")
-    assert done.lines == [
+    completed = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert (completed.status, completed.err) == (0, "")
+    assert completed.lines == [
         "acme.shop.events-0: SUCCESS: 5 records up to offset 4: 2 superseded, 1 deleted; "
         "ledger 0: 2 entries, 79 B"
     ]
@@ -63,9 +65,9 @@ def test_compact_read_append_and_read_again(siltstone: Command, shop: Path) -> N
 
 
 def test_the_documents_have_pulsars_names(siltstone: Command, shop: Path) -> None:
-    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--json")
-    assert done.status == 0
-    document = done.document
+    completed = siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--json")
+    assert completed.status == 0
+    document = completed.document
     assert (document["status"], document["lastError"]) == ("SUCCESS", "")
     assert (document["topic"], document["persistentName"]) == (EVENTS.topic, NAME)
     (partition,) = document["partitions"]
@@ -85,8 +87,12 @@ def test_the_documents_have_pulsars_names(siltstone: Command, shop: Path) -> Non
     before = tree(shop)
     status = siltstone("topics", "compaction-status", "--dir", shop, "--topic", NAME, "--json")
     assert status.document["status"] == "SUCCESS"
-    found = status.document["partitions"][0]
-    assert found["compactedLedger"] == ledger and found["backlogSize"] > 0 and found["succeeded"] == 1
+    partition_status = status.document["partitions"][0]
+    assert (
+        partition_status["compactedLedger"] == ledger
+        and partition_status["backlogSize"] > 0
+        and partition_status["succeeded"] == 1
+    )
     described = siltstone("topics", "--dir", shop, "--describe", "--json").document["topics"][0]
     assert described["partitions"][0]["compactedLedger"] == ledger
     assert described["partitions"][0]["cursors"] == partition["cursors"]
@@ -106,18 +112,18 @@ def test_the_tables_show_status_and_ledger(siltstone: Command, shop: Path) -> No
 def test_a_dry_run_shows_the_backlog_and_changes_nothing(siltstone: Command, shop: Path) -> None:
     before = tree(shop)
     for command in (("compact-topic", "--topic", NAME), ("topics", "compact", NAME)):
-        done = siltstone(*command, "--dir", shop, "--dry-run")
-        assert done.status == 0 and "would be compacted from offset 0 on" in done.lines[0]
+        completed = siltstone(*command, "--dir", shop, "--dry-run")
+        assert completed.status == 0 and "would be compacted from offset 0 on" in completed.lines[0]
     assert tree(shop) == before
 
 
-def test_only_one_partition(siltstone: Command, logs: Path) -> None:
+def test_a_topic_name_with_a_partition_compacts_only_that_partition(siltstone: Command, logs: Path) -> None:
     for number in (0, 1):
         siltstone("produce", "--dir", logs, "-t", "orders", "-p", number, "-K", ":", stdin=b"a:1\na:2\n")
-    done = siltstone("compact-topic", "--dir", logs, "--topic", "orders-partition-1", "--json")
-    assert [each["partition"] for each in done.document["partitions"]] == [1]
+    completed = siltstone("compact-topic", "--dir", logs, "--topic", "orders-partition-1", "--json")
+    assert [partition["partition"] for partition in completed.document["partitions"]] == [1]
     both = siltstone("topics", "compaction-status", "orders", "--dir", logs, "--json").document
-    assert [each["status"] for each in both["partitions"]] == ["NOT_RUN", "SUCCESS"]
+    assert [partition["status"] for partition in both["partitions"]] == ["NOT_RUN", "SUCCESS"]
     assert both["status"] == "SUCCESS"
 
 
@@ -130,15 +136,15 @@ def test_a_partition_that_cannot_be_opened_does_not_keep_the_others_from_being_c
     segment.with_name(f"{segment.name}.swap").write_bytes(segment.read_bytes())
     status = siltstone("topics", "compaction-status", "orders", "--dir", logs)
     assert status.status == 1 and "orders-0" in status.err and "siltstone recover" in status.err
-    done = siltstone("compact-topic", "--dir", logs, "--topic", "orders", "--json")
-    assert done.status == 1 and "siltstone recover" in done.err
-    broken, compacted = done.document["partitions"]
+    completed = siltstone("compact-topic", "--dir", logs, "--topic", "orders", "--json")
+    assert completed.status == 1 and "siltstone recover" in completed.err
+    broken, compacted = completed.document["partitions"]
     assert "siltstone recover" in broken["failure"] and "compaction" not in broken
     assert compacted["compaction"]["changed"] and "failure" not in compacted
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (("compact-topic",), 2, "--dir"),
         (("compact-topic", "--topic", "non-persistent://a/b/c"), 2, "persistent topic"),
@@ -156,24 +162,24 @@ def test_a_partition_that_cannot_be_opened_does_not_keep_the_others_from_being_c
     ],
 )
 def test_contradictory_flags_and_unknown_topics_are_refused(
-    siltstone: Command, shop: Path, arguments: tuple[str, ...], status: int, said: str
+    siltstone: Command, shop: Path, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
-    directory = () if said == "--dir" else ("--dir", shop)
-    topic = ("--topic", NAME) if said == "--dir" else ()
-    done = siltstone(*arguments, *topic, *directory)
-    assert done.status == status and said in done.err and not done.out
+    directory = () if message == "--dir" else ("--dir", shop)
+    topic = ("--topic", NAME) if message == "--dir" else ()
+    completed = siltstone(*arguments, *topic, *directory)
+    assert completed.status == status and message in completed.err and not completed.out
 
 
 def test_a_directory_that_is_held_or_was_not_stopped_cleanly_is_refused(
     siltstone: Command, shop: Path
 ) -> None:
     with LogManager.open([shop]):
-        done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
-        assert done.status == 1 and "holds .lock" in done.err
+        completed = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+        assert completed.status == 1 and "holds .lock" in completed.err
     (shop / ".kafka_cleanshutdown").unlink()
     before = {name: content for name, (content, _) in tree(shop).items()}
-    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
-    assert done.status == 1 and "siltstone recover" in done.err
+    completed = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert completed.status == 1 and "siltstone recover" in completed.err
     assert {name: content for name, (content, _) in tree(shop).items()} == before
     assert siltstone("recover", shop).status == 0
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
@@ -216,9 +222,11 @@ def test_a_damaged_ledger_is_named_until_it_is_reset(siltstone: Command, shop: P
         ("topics", "--describe"),
         ("consume", "-t", EVENTS.topic, "-e", "--read-compacted"),
     ):
-        done = siltstone(*command, "--dir", shop)
+        completed = siltstone(*command, "--dir", shop)
         assert (
-            done.status == 1 and "ledger-0.json: the file is missing" in done.err and "--reset" in done.err
+            completed.status == 1
+            and "ledger-0.json: the file is missing" in completed.err
+            and "--reset" in completed.err
         ), command
     dry = siltstone("compact-topic", "--topic", NAME, "--dir", shop, "--dry-run")
     assert dry.status == 1 and dry.lines == [f"{EVENTS}: would not be compacted"]
@@ -232,26 +240,28 @@ def test_another_order_needs_a_reset(siltstone: Command, shop: Path) -> None:
     setting = ("--entity-type", "topics", "--entity-name", EVENTS.topic, "--add-config")
     siltstone("configs", "--dir", shop, "--alter", *setting, "siltstone.compaction.order=time")
     produce(siltstone, shop, b"d:1\n")
-    done = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
-    assert done.status == 1 and "--reset" in done.err
+    completed = siltstone("compact-topic", "--dir", shop, "--topic", NAME)
+    assert completed.status == 1 and "--reset" in completed.err
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME, "--reset").status == 0
 
 
-def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
-    """Where neither the topic nor the broker has one."""
+def test_a_namespaces_threshold_is_used(siltstone: Command, shop: Path) -> None:
+    """The topic's own goes first, then the broker's, then the namespace's."""
     entity = ("configs", "--dir", shop, "--entity-type", "namespaces")
-    given = ("--entity-name", "acme/shop", "--add-config", "compactionThreshold=100")
-    dry = siltstone(*entity, "--alter", *given, "--dry-run")
+    setting = ("--entity-name", "acme/shop", "--add-config", "compactionThreshold=100")
+    dry = siltstone(*entity, "--alter", *setting, "--dry-run")
     assert dry.status == 0 and siltstone(*entity, "--describe").lines == []
-    assert siltstone(*entity, "--alter", *given).lines == [
+    assert siltstone(*entity, "--alter", *setting).lines == [
         "updating config for namespace acme/shop completed",
         "  compactionThreshold: (default) → 100",
     ]
     assert siltstone(*entity, "--describe", "--json").document["entities"][0]["entity_name"] == "acme/shop"
 
     def source(*flags: object) -> tuple[int, str]:
-        found = siltstone("topics", "compaction-status", NAME, "--dir", shop, "--json", *flags).document
-        return found["compactionThreshold"], found["compactionThresholdSource"]
+        compaction_status = siltstone(
+            "topics", "compaction-status", NAME, "--dir", shop, "--json", *flags
+        ).document
+        return compaction_status["compactionThreshold"], compaction_status["compactionThresholdSource"]
 
     assert source() == (100, "namespace")
     properties = shop.parent / "server.properties"
@@ -260,12 +270,12 @@ def test_a_namespaces_threshold(siltstone: Command, shop: Path) -> None:
     topic = ("--entity-type", "topics", "--entity-name", EVENTS.topic)
     siltstone("configs", "--dir", shop, "--alter", *topic, "--add-config", "compactionThreshold=10")
     assert source("--server-properties", properties) == (10, "topic")
-    for wrong, status, said in (
+    for wrong, status, message in (
         (("acme", "compactionThreshold=1"), 2, "tenant/namespace"),
         (("acme/shop", "retention.ms=1"), 1, "namespace acme/shop: retention.ms"),
     ):
-        done = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
-        assert done.status == status and said in done.err
+        completed = siltstone(*entity, "--alter", "--entity-name", wrong[0], "--add-config", wrong[1])
+        assert completed.status == status and message in completed.err
 
 
 def brokers_log(path: Path, high_watermark: int | None) -> Path:
@@ -280,11 +290,11 @@ def brokers_log(path: Path, high_watermark: int | None) -> Path:
 def test_an_entry_for_the_high_watermark_bounds_a_brokers_topic(
     siltstone: Command, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
-    """What lies above it may be truncated, and with it would go the value that it hid in the ledger."""
+    """A record above it may be truncated: it must not supersede a value in the ledger."""
     path = brokers_log(tmp_path / "logs", 2)
-    done = siltstone("compact-topic", "--dir", path, "--topic", "topic", "--json", *flags)
-    assert done.status == 0, done.err
-    (partition,) = done.document["partitions"]
+    completed = siltstone("compact-topic", "--dir", path, "--topic", "topic", "--json", *flags)
+    assert completed.status == 0, completed.err
+    (partition,) = completed.document["partitions"]
     assert partition["cursors"]["__compaction"]["markDeletePosition"] == 1
     assert partition["compaction"]["written"] == 2
 
@@ -293,14 +303,14 @@ def test_a_brokers_topic_without_an_entry_is_refused_unless_it_has_no_other_repl
     siltstone: Command, tmp_path: Path
 ) -> None:
     path = brokers_log(tmp_path / "logs", None)
-    asked = ("compact-topic", "--dir", path, "--topic", "topic")
+    command = ("compact-topic", "--dir", path, "--topic", "topic")
     for flags in (("--dry-run",), ()):
-        done = siltstone(*asked, *flags)
-        assert done.status == 1 and "--high-watermark end" in done.err
+        completed = siltstone(*command, *flags)
+        assert completed.status == 1 and "--high-watermark end" in completed.err
     assert not (path / "topic-0" / ".compacted" / "cursor.json").exists()
-    done = siltstone(*asked, "--high-watermark", "end", "--json")
-    assert done.status == 0, done.err
-    (partition,) = done.document["partitions"]
+    completed = siltstone(*command, "--high-watermark", "end", "--json")
+    assert completed.status == 0, completed.err
+    (partition,) = completed.document["partitions"]
     assert partition["cursors"]["__compaction"]["markDeletePosition"] == 2
 
 
@@ -309,11 +319,11 @@ def test_a_brokers_topic_without_an_entry_is_refused_unless_it_has_no_other_repl
 
 def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
-    given = {"config": ("cleanup.policy=compact",), "topics": (EVENTS.topic,), "force": True}
-    given |= {"high_watermark": "end"}
+    shared_options = {"config": ("cleanup.policy=compact",), "topics": (EVENTS.topic,), "force": True}
+    shared_options |= {"high_watermark": "end"}
 
     def run(**options: object) -> None:
-        request = CleanRequest(directories=[shop], **given, **options)  # type: ignore[arg-type]
+        request = CleanRequest(directories=[shop], **shared_options, **options)  # type: ignore[arg-type]
         report = clean(request, engine=lambda *_: InProcessEngine())
         assert [result.status for result in report.results] in (["cleaned"], ["nothing_to_do"])
 
@@ -327,7 +337,7 @@ def test_clean_leaves_the_ledger_and_a_cleaned_copy_has_none(siltstone: Command,
     assert consumed(siltstone, shop, "--read-compacted") == before == ["2 a=2", "3 c=1"]
 
 
-def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
+def test_the_ledger_survives_recover_and_goes_with_its_topic(siltstone: Command, shop: Path) -> None:
     assert siltstone("compact-topic", "--dir", shop, "--topic", NAME).status == 0
     (shop / ".kafka_cleanshutdown").unlink()
     assert siltstone("recover", shop).status == 0
@@ -339,14 +349,14 @@ def test_recover_and_delete(siltstone: Command, shop: Path) -> None:
 def pages_example() -> list[tuple[str, str]]:
     """The commands of the page, each with what it prints; that may end with an ellipsis."""
     page = Path(__file__).resolve().parents[2] / "docs" / "compacted.md"
-    found = steps(page.read_text(encoding="utf-8"))
-    assert len(found) == 6
-    return found
+    commands = steps(page.read_text(encoding="utf-8"))
+    assert len(commands) == 6
+    return commands
 
 
-def assert_said(said: str, expected: str) -> None:
+def assert_printed(output: str, expected: str) -> None:
     before, elided, _ = expected.partition(" …\n")
-    assert said.startswith(before) if elided else said == expected
+    assert output.startswith(before) if elided else output == expected
 
 
 def test_the_pages_example_is_what_happens(
@@ -354,22 +364,22 @@ def test_the_pages_example_is_what_happens(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for command, expected in pages_example():
-        assert_said(printed_here(command, siltstone), expected)
+        assert_printed(printed_here(command, siltstone), expected)
 
 
 @pytest.mark.long  # the same in processes of their own
 def test_the_pages_example_is_what_happens_in_a_shell(tmp_path: Path) -> None:
     for command, expected in pages_example():
-        assert_said(printed(command, tmp_path), expected)
+        assert_printed(printed(command, tmp_path), expected)
 
 
 def test_spark_gets_the_master_and_the_settings(
     siltstone: Command, shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    engine_arguments = []
 
-    def engine(*given: object) -> InProcessCompactionEngine:
-        asked.append(given)
+    def engine(*arguments: object) -> InProcessCompactionEngine:
+        engine_arguments.append(arguments)
         return InProcessCompactionEngine()
 
     monkeypatch.setattr(cleaning, "compaction_engine", engine)
@@ -377,5 +387,5 @@ def test_spark_gets_the_master_and_the_settings(
     conf = ["--spark-conf", "spark.executor.memory=2g", "--spark-conf", "spark.speculation=true"]
     assert siltstone(*words, *conf).status == 0
     settings = {"spark.executor.memory": "2g", "spark.speculation": "true"}
-    assert asked == [(True, "spark://host:7077", settings)]
-    assert siltstone(*words, "--spark-conf", "executor.memory=2g").status == 2 and len(asked) == 1
+    assert engine_arguments == [(True, "spark://host:7077", settings)]
+    assert siltstone(*words, "--spark-conf", "executor.memory=2g").status == 2 and len(engine_arguments) == 1

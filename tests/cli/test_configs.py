@@ -22,7 +22,7 @@ def test_own_settings_with_their_synonyms(siltstone: Command, logs: Path) -> Non
     ]
 
 
-def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_all_shows_every_setting_and_its_source(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("log.retention.hours=24\nlog.segment.bytes=1048576\n")
     more = ("--all", "--server-properties", properties)
@@ -38,8 +38,8 @@ def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
         "  segment.bytes=1048576 sensitive=false synonyms={STATIC_BROKER_CONFIG:log.segment.bytes=1048576, "
         "DEFAULT_CONFIG:log.segment.bytes=1073741824}"
     ) in lines
-    found = siltstone("configs", "--dir", logs, "--describe", *USERS, *more, "--json").document
-    by_name = {each["name"]: each for each in found["entities"][0]["configs"]}
+    described = siltstone("configs", "--dir", logs, "--describe", *USERS, *more, "--json").document
+    by_name = {config["name"]: config for config in described["entities"][0]["configs"]}
     assert by_name["retention.ms"]["source"] == "STATIC_BROKER_CONFIG"
     assert by_name["max.message.bytes"]["source"] == "DEFAULT_CONFIG"
     assert by_name["cleanup.policy"]["synonyms"][0] == {
@@ -49,12 +49,12 @@ def test_all_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_a_brokers_settings_are_described(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text("log.cleaner.threads=2\n")
     place = ("--dir", logs, "--server-properties", properties, "--entity-type", "brokers")
-    given = siltstone("configs", *place, "--describe", "--entity-name", 0).lines
-    assert given == [
+    described = siltstone("configs", *place, "--describe", "--entity-name", 0).lines
+    assert described == [
         "Non-default configs for broker 0 are:",
         "  log.cleaner.threads=2 sensitive=false "
         "synonyms={STATIC_BROKER_CONFIG:log.cleaner.threads=2, DEFAULT_CONFIG:log.cleaner.threads=1}",
@@ -68,11 +68,11 @@ def test_a_brokers_settings(siltstone: Command, logs: Path, tmp_path: Path) -> N
 
 
 def test_alter_sets_and_removes_settings(siltstone: Command, logs: Path) -> None:
-    done = siltstone(
+    completed = siltstone(
         *("configs", "--dir", logs, "--alter", *USERS),
         *("--add-config", "cleanup.policy=[compact,delete],retention.ms=5000", "--json"),
     )
-    assert done.document == {
+    assert completed.document == {
         "action": "alter",
         "dry_run": False,
         "topic": "users",
@@ -82,23 +82,25 @@ def test_alter_sets_and_removes_settings(siltstone: Command, logs: Path) -> None
     with LogManager.open([logs]) as manager:
         config = manager["users", 0].config
         assert (config.policies, config.retention_ms) == (("compact", "delete"), 5000)
-    done = siltstone(
+    completed = siltstone(
         *("configs", "--dir", logs, "--alter", *USERS),
         *("--add-config", "retention.bytes=7", "--delete-config", "retention.ms,cleanup.policy"),
     )
-    assert done.lines[0] == "updating config for topic users completed"
-    assert "  retention.ms: 5000 → (default)" in done.lines
+    assert completed.lines[0] == "updating config for topic users completed"
+    assert "  retention.ms: 5000 → (default)" in completed.lines
     own = siltstone("configs", "--dir", logs, "--describe", *USERS, "--json").document["entities"][0][
         "configs"
     ]
-    assert [(each["name"], each["value"]) for each in own] == [("retention.bytes", "7")]
+    assert [(setting["name"], setting["value"]) for setting in own] == [("retention.bytes", "7")]
 
 
-def test_alter_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> None:
+def test_settings_may_be_altered_from_a_file(siltstone: Command, logs: Path, tmp_path: Path) -> None:
     additions = tmp_path / "additions.properties"
     additions.write_text("# ours\nretention.ms = 1000\ncleanup.policy=compact,delete\n")
-    done = siltstone("configs", "--dir", logs, "--alter", *USERS, "--add-config-file", additions, "--json")
-    assert done.document["after"] == {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
+    completed = siltstone(
+        "configs", "--dir", logs, "--alter", *USERS, "--add-config-file", additions, "--json"
+    )
+    assert completed.document["after"] == {"cleanup.policy": "compact,delete", "retention.ms": "1000"}
 
 
 def test_a_file_with_an_invalid_escape_is_refused(siltstone: Command, logs: Path, tmp_path: Path) -> None:
@@ -111,10 +113,10 @@ def test_a_file_with_an_invalid_escape_is_refused(siltstone: Command, logs: Path
 
 def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path) -> None:
     before = tree(logs)
-    done = siltstone(
+    completed = siltstone(
         "configs", "--dir", logs, "--alter", *USERS, "--add-config", "retention.ms=1", "--dry-run"
     )
-    assert done.lines == [
+    assert completed.lines == [
         "updating config for topic users would be completed",
         "  retention.ms: (default) → 1",
     ]
@@ -197,11 +199,13 @@ def test_a_real_brokers_topics_have_the_settings_that_it_gave_them(
     for entity in shown["entities"]:
         kafkas = case["state_before"]["topics"][entity["entity_name"]]["configs"]
         small = kafkas["internal.segment.bytes"]
-        for each in entity["configs"]:
-            if each["name"] in kafkas:
-                won = each["name"] == "segment.bytes" and small["source"] != "DEFAULT_CONFIG"
-                said = small if won else kafkas[each["name"]]
-                assert (each["value"], each["source"]) == (said["value"], said["source"]), each["name"]
+        for setting in entity["configs"]:
+            if setting["name"] in kafkas:
+                won = setting["name"] == "segment.bytes" and small["source"] != "DEFAULT_CONFIG"
+                expected = small if won else kafkas[setting["name"]]
+                assert (setting["value"], setting["source"]) == (expected["value"], expected["source"]), (
+                    setting["name"]
+                )
     defaults = siltstone("configs", *place, "--describe", "--entity-type", "brokers", "--entity-default")
     assert "  log.cleaner.delete.retention.ms=43200000" in defaults.out.decode()
     described = siltstone("topics", *place[:4], "--describe", "--topic", "altered")

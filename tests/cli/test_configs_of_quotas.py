@@ -40,7 +40,7 @@ def run(request: pytest.FixtureRequest, siltstone: Command, tmp_path: Path) -> I
 
 
 def test_quotas_are_set_shown_and_removed(run: Command) -> None:
-    for words, quotas, said in (
+    for words, quotas, message in (
         (
             ("--entity-type", "users", "--entity-name", "ada"),
             "producer_byte_rate=1024,request_percentage=12.5",
@@ -63,8 +63,8 @@ def test_quotas_are_set_shown_and_removed(run: Command) -> None:
         ),
         (("--ip", "192.0.2.1"), "connection_creation_rate=7", "Completed updating config for ip 192.0.2.1."),
     ):
-        done = run(*words, "--alter", "--add-config", quotas)
-        assert (done.status, done.lines) == (0, [said])
+        completed = run(*words, "--alter", "--add-config", quotas)
+        assert (completed.status, completed.lines) == (0, [message])
     shown = {
         ("--entity-type", "users"): [
             "Quota configs for user-principal 'ada' are request_percentage=12.5, producer_byte_rate=1024.0"
@@ -78,10 +78,10 @@ def test_quotas_are_set_shown_and_removed(run: Command) -> None:
         ("--user", "bob"): [],
     }
     for words, lines in shown.items():
-        done = run("--describe", *words)
-        assert (done.status, done.lines) == (0, lines)
-    found = run("--describe", "--user", "ada", "--client", "report", "--json").document
-    assert found == {
+        completed = run("--describe", *words)
+        assert (completed.status, completed.lines) == (0, lines)
+    described = run("--describe", "--user", "ada", "--client", "report", "--json").document
+    assert described == {
         "entities": [
             {"entity": {"client-id": "report", "user": "ada"}, "quotas": {"producer_byte_rate": 98000000.0}}
         ]
@@ -124,9 +124,9 @@ def test_quotas_are_set_shown_and_removed(run: Command) -> None:
         "--alter --user ada --add-config-file x --add-config producer_byte_rate=1",
     ],
 )
-def test_what_is_refused(run: Command, words: str) -> None:
-    done = run(*words.split())
-    assert done.status != 0 and done.out == b"" and done.err.count("\n") == 1
+def test_wrong_quotas_and_flags_are_refused(run: Command, words: str) -> None:
+    completed = run(*words.split())
+    assert completed.status != 0 and completed.out == b"" and completed.err.count("\n") == 1
     assert run("--describe", "--entity-type", "users").lines == []
 
 
@@ -175,17 +175,17 @@ class Answering:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ],
 )
-def test_a_broker_that_answers_something_else(data: bytes) -> None:
-    there = Answering(data)
+def test_what_is_no_answer_of_a_broker_is_an_error(data: bytes) -> None:
+    peer = Answering(data)
     with (
-        PlainClient(Address.parse(there.address)) as broker,
+        PlainClient(Address.parse(peer.address)) as broker,
         pytest.raises((BrokerRefusedError, BrokerUnreachableError)),
     ):
         remote_quotas.describe(broker, [])
-    there.close()
+    peer.close()
 
 
-def test_a_broker_that_cannot_be_asked() -> None:
+def test_a_broker_that_cannot_be_asked_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(BrokerUnreachableError):

@@ -50,21 +50,21 @@ def rows_of(path: Path, **options: Any) -> list[Line]:
     rows = list(dump_file(identify(str(path)), DumpOptions(**options)))
     assert not [row for row in rows if isinstance(row, CorruptFileError)], path
     text = json.dumps(rows[1:], default=lambda content: base64.b64encode(content).decode())
-    found: list[Line] = json.loads(text)
-    return found
+    decoded: list[Line] = json.loads(text)
+    return decoded
 
 
 def listed_by_file(listing: Path) -> dict[str, list[Line]]:
     """The lines of Kafka's reader by file name: a segment's batches and records, a producer, …"""
-    found: dict[str, list[Line]] = {}
+    by_file: dict[str, list[Line]] = {}
     for line in read_records(listing):
         if line["t"] == "segment":
-            current = found[line["file"]] = []
+            current = by_file[line["file"]] = []
         elif "file" in line:
-            found.setdefault(line["file"], []).append(line)
+            by_file.setdefault(line["file"], []).append(line)
         else:
             current.append(line)
-    return found
+    return by_file
 
 
 BATCH_NAMES = set(
@@ -77,7 +77,7 @@ BATCH_NAMES = set(
 
 
 def check_batch(row: Line, line: Line) -> None:
-    """Every field that both name, and the checksum's verdict."""
+    """Every field that the row and Kafka's line both have, and whether the checksum matches."""
     for name in BATCH_NAMES & set(line):
         assert row[name] == line[name], (name, row, line)
     assert row["isvalid"] is line["valid"]
@@ -90,7 +90,7 @@ def check_record(row: Line, line: Line) -> None:
     assert row["keySize"] == (-1 if line["k"] is None else len(base64.b64decode(line["k"])))
     if "seq" in line:
         assert row["sequence"] == line["seq"]
-        assert [[each["key"], each["value"]] for each in row["headers"]] == line["h"]
+        assert [[header["key"], header["value"]] for header in row["headers"]] == line["h"]
     elif "crc" in line:
         assert (row["crc"], row["isValid"]) == (line["crc"], line["valid"])
     if "control" in line:
@@ -117,22 +117,22 @@ def listings(golden: Path, names: list[str]) -> Iterator[tuple[Path, str, list[L
 @pytest.mark.random
 def test_batches_and_records_are_those_of_kafkas_reader(golden: Path) -> None:
     """Every codec of v2, every kind of message set."""
-    seen, sets = 0, case_names(golden) + legacy_names(golden)
+    checked, sets = 0, case_names(golden) + legacy_names(golden)
     for directory, name, lines in listings(golden, of_each_kind(sets)):
         if name.endswith(".log"):
-            seen += check_log(directory / name, lines)
-    assert seen > (20_000 if THOROUGH else 5_000)
+            checked += check_log(directory / name, lines)
+    assert checked > (20_000 if THOROUGH else 5_000)
 
 
 def test_snapshots_and_aborted_transactions_are_those_of_kafkas_reader(golden: Path) -> None:
-    seen = {"producer": 0, "abortedTxn": 0}
+    counts = {"producer": 0, "abortedTxn": 0}
     for directory, name, lines in listings(golden, case_names(golden)):
         if name.endswith(".log"):
             continue
         rows = rows_of(directory / name)
         assert [row["type"] for row in rows] == [line["t"] for line in lines], name
         for row, line in zip(rows, lines, strict=True):
-            seen[row["type"]] += 1
+            counts[row["type"]] += 1
             if row["type"] == "abortedTxn":
                 assert {key: row[key] for key in set(line) & set(row)} == {
                     key: line[key] for key in line if key not in ("t", "file")
@@ -145,7 +145,7 @@ def test_snapshots_and_aborted_transactions_are_those_of_kafkas_reader(golden: P
             )
             names = ("lastSequence", "lastOffset", "offsetDelta", "timestamp")
             assert line["batches"] == ([[row[key] for key in names]] if "lastOffset" in row else [])
-    assert min(seen.values()) > 5, seen
+    assert min(counts.values()) > 5, counts
 
 
 def test_text_is_that_of_kafkas_tool(golden: Path, dump: Any) -> None:
@@ -300,7 +300,7 @@ def test_an_index_without_its_log_cannot_be_verified(segment: Path, dump: Any) -
     assert status == 1 and f"{segment.name} is missing" in err
 
 
-def test_a_log_in_another_state_of_a_swap_will_do(segment: Path) -> None:
+def test_an_index_is_verified_against_a_log_that_a_swap_has_renamed(segment: Path) -> None:
     segment.rename(f"{segment}.swap")
     assert rows_of(segment.with_suffix(".index"), verify_index_only=True) == []
     assert len(rows_of(Path(f"{segment}.swap"))) > 10
@@ -309,11 +309,11 @@ def test_a_log_in_another_state_of_a_swap_will_do(segment: Path) -> None:
 def test_a_garbage_index_does_not_flood(segment: Path) -> None:
     index = segment.with_suffix(".index")
     index.write_bytes(np.stack([np.arange(1000, 3000), np.arange(2000)], 1).astype(">i4").tobytes())
-    found = [
+    findings = [
         row for row in dump_file(identify(str(index)), DumpOptions()) if isinstance(row, CorruptFileError)
     ]
-    assert len(found) == MAX_FINDINGS + 1
-    assert "more entries" in found[-1].reason and found[-1].position == 0
+    assert len(findings) == MAX_FINDINGS + 1
+    assert "more entries" in findings[-1].reason and findings[-1].position == 0
 
 
 def test_a_bad_checksum_is_shown_and_reading_continues(segment: Path, dump: Any) -> None:
@@ -338,7 +338,7 @@ def test_a_truncated_tail_is_reported_after_the_whole_batches(segment: Path, dum
     assert dump(segment.with_suffix(".index"), "--verify-index-only")[0] == 1
 
 
-def test_records_that_make_no_sense_cost_only_their_batch(segment: Path, dump: Any) -> None:
+def test_records_that_cannot_be_read_cost_only_their_batch(segment: Path, dump: Any) -> None:
     data = np.frombuffer(bytearray(segment.read_bytes()), np.uint8)
     data[61] = 3  # the first record's size
     patch_checksums(data, np.array([0]), np.array([470]))
@@ -401,7 +401,9 @@ def test_a_missing_file_does_not_stop_the_others(segment: Path, dump: Any) -> No
     assert status == 1 and f"{missing}: No such file or directory" in err and "baseOffset: 0" in out
 
 
-def test_checkpoints_and_properties(stopped_broker: tuple[Path, Path], tmp_path: Path, dump: Any) -> None:
+def test_checkpoints_and_properties_are_shown(
+    stopped_broker: tuple[Path, Path], tmp_path: Path, dump: Any
+) -> None:
     data0, _ = stopped_broker
     metadata = data0 / "orders-1"
     status, out, _ = dump(
@@ -493,14 +495,14 @@ COMMIT_KEY = struct.pack(">h", 1) + text("g") + text("t") + struct.pack(">i", 7)
         (4, struct.pack(">qi", 5, 4) + b"\x02m" + struct.pack(">q", 9) + b"\x00", {"leaderEpoch": 4}),
     ],
 )
-def test_every_version_of_an_offset_commit(version: int, value: bytes, data: Line) -> None:
+def test_every_version_of_an_offset_commit_is_decoded(version: int, value: bytes, data: Line) -> None:
     row = decode_record("offsets", COMMIT_KEY, struct.pack(">h", version) + value)
     assert row["decodedKey"] == {"type": "1", "data": {"group": "g", "topic": "t", "partition": 7}}
     common = {"offset": 5, "metadata": "m", "commitTimestamp": 9}
     assert row["decodedValue"] == {"version": str(version), "data": common | data}
 
 
-def test_a_transaction_of_version_0() -> None:
+def test_a_transaction_of_version_0_is_decoded() -> None:
     partitions = struct.pack(">i", 1) + text("t") + struct.pack(">ii", 1, 3)
     value = struct.pack(">hqhib", 0, 8, 2, 60000, 4) + partitions + struct.pack(">qq", 20, 10)
     data = decode_record("transactions", struct.pack(">h", 0) + text("tx"), value)["decodedValue"]["data"]

@@ -41,19 +41,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 def test_the_rows_are_those_of_the_file(siltstone: Command, place: tuple[str, Path], flags: str) -> None:
     address, logs = place
     of_file = siltstone("dump", logs / LOG, *flags.split())
-    asked = siltstone("dump", "--bootstrap-server", address, "-t", "t", *flags.split())
-    assert (asked.status, asked.err) == (of_file.status, of_file.err) == (0, "")
-    assert "t-0" in asked.lines[0]
-    assert asked.lines[1:] == of_file.lines[1:] and len(asked.lines) > 2
+    of_broker = siltstone("dump", "--bootstrap-server", address, "-t", "t", *flags.split())
+    assert (of_broker.status, of_broker.err) == (of_file.status, of_file.err) == (0, "")
+    assert "t-0" in of_broker.lines[0]
+    assert of_broker.lines[1:] == of_file.lines[1:] and len(of_broker.lines) > 2
 
 
-def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> None:
+def test_flags_choose_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> None:
     address, logs = place
     whole = siltstone("dump", logs / LOG, "--json").documents[1:]
 
     def offsets(*flags: str) -> list[int]:
-        asked = ("--bootstrap-server", address, "-t", "t", "--json", *flags)
-        rows = siltstone("dump", *asked).documents[1:]
+        arguments = ("--bootstrap-server", address, "-t", "t", "--json", *flags)
+        rows = siltstone("dump", *arguments).documents[1:]
         first, *_ = (row for row in whole if row["baseOffset"] == rows[0]["baseOffset"])
         for row in rows:  # positions count from the first batch
             row["position"] += first["position"]
@@ -66,7 +66,7 @@ def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> N
     assert offsets("--max-bytes", str(whole[0]["size"])) == [0]
 
 
-@pytest.mark.parametrize(("flags", "status", "said"), [
+@pytest.mark.parametrize(("flags", "status", "message"), [
     ("-t nope", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
     ("-t t -p 3", 1, "has no partition 3"),
     ("-t t -o 7", 1, "offset 7 is outside 0 to 6"),
@@ -76,64 +76,73 @@ def test_a_part_of_a_partition(siltstone: Command, place: tuple[str, Path]) -> N
     ("-t t --verify-index-only", USAGE, "a broker shows no indexes"),
     ("-t t FILE", USAGE, "files and --bootstrap-server"),
 ])  # fmt: skip
-def test_what_cannot_be_asked(
-    siltstone: Command, place: tuple[str, Path], flags: str, status: int, said: str
+def test_what_a_broker_cannot_answer_is_refused_in_one_line(
+    siltstone: Command, place: tuple[str, Path], flags: str, status: int, message: str
 ) -> None:
-    done = siltstone("dump", *flags.split(), "--bootstrap-server", place[0])
-    assert (done.status, done.out, done.err.count("\n"), said in done.err) == (status, b"", 1, True), done.err
+    completed = siltstone("dump", *flags.split(), "--bootstrap-server", place[0])
+    assert (completed.status, completed.out, completed.err.count("\n"), message in completed.err) == (
+        status,
+        b"",
+        1,
+        True,
+    ), completed.err
 
 
-def test_flags_of_a_broker_without_one(siltstone: Command) -> None:
+def test_flags_of_a_broker_are_refused_without_one(siltstone: Command) -> None:
     for flag in ("--topic t", "--partition 1", "--offset 0", "--max-batches 1"):
-        done = siltstone("dump", "FILE", *flag.split())
-        assert (done.status, "is only for --bootstrap-server" in done.err) == (USAGE, True)
+        completed = siltstone("dump", "FILE", *flag.split())
+        assert (completed.status, "is only for --bootstrap-server" in completed.err) == (USAGE, True)
 
 
 def at(base_offset: int, **header: int) -> bytes:
     return batch(base_offset=base_offset, **header)
 
 
-def test_nothing_listens(siltstone: Command) -> None:
-    with partition_of(b"") as gone:
+def test_a_port_where_nothing_listens_is_an_unreachable_broker(siltstone: Command) -> None:
+    with partition_of(b"") as address:
         pass
-    done = siltstone("dump", "--bootstrap-server", gone, "-t", "t")
-    assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True)
+    completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+    assert (completed.status, completed.out, "(BROKER_UNREACHABLE)" in completed.err) == (1, b"", True)
 
 
-@pytest.mark.parametrize(("second", "end", "said"), [
+@pytest.mark.parametrize(("second", "end", "message"), [
     (at(1, checksum=5), 2, "checksum"),
     (b"\0" * 61, 2, "impossible batch size"),
     (at(1)[:16] + b"\7" + at(1)[17:], 2, "unknown magic byte"),
     (at(1)[:40], 2, "goes on beyond the end"),
     (at(0), 2, "batches up to offset 0 for offset 1"),
 ], ids=["checksum", "size", "magic", "cut", "again"])  # fmt: skip
-def test_batches_that_are_wrong_are_findings(siltstone: Command, second: bytes, end: int, said: str) -> None:
+def test_batches_that_are_wrong_are_findings(
+    siltstone: Command, second: bytes, end: int, message: str
+) -> None:
     with partition_of(at(0), second, end=end) as address:
-        done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
-    assert (done.status, said in done.err) == (1, True), done.err
-    assert "baseOffset: 0 lastOffset: 0 count: 1" in done.lines[2]
+        completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+    assert (completed.status, message in completed.err) == (1, True), completed.err
+    assert "baseOffset: 0 lastOffset: 0 count: 1" in completed.lines[2]
 
 
-@pytest.mark.parametrize(("second", "said"), [
+@pytest.mark.parametrize(("second", "message"), [
     (None, "the broker closed the connection"),
     (1, "is outside"),
     (3, "there is no such topic or partition"),
     (56, "KAFKA_STORAGE_ERROR (56)"),
     (b"", "the broker sends no batch for offset 1"),
 ], ids=["closed", "retention", "deleted", "disk", "nothing"])  # fmt: skip
-def test_a_broker_that_fails_in_the_middle(
-    siltstone: Command, second: bytes | int | None, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_in_the_middle_shows_what_came_before(
+    siltstone: Command, second: bytes | int | None, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if second == b"":
         monkeypatch.setattr(plain_client, "SECONDS", 0.3)
     with partition_of(at(0), second, end=2) as address:
-        done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
-    assert (done.status, said in done.err, done.err.count("\n")) == (1, True, 1), done.err
-    assert len(done.lines) == 3  # what came before is shown
+        completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+    assert (completed.status, message in completed.err, completed.err.count("\n")) == (1, True, 1), (
+        completed.err
+    )
+    assert len(completed.lines) == 3  # what came before is shown
 
 
-def test_what_is_no_broker(siltstone: Command) -> None:
+def test_a_peer_that_is_no_broker_is_an_unreachable_broker(siltstone: Command) -> None:
     for answer in (b"HTTP/1.1 400 Bad Request\r\n\r\n", struct.pack(">i", 1 << 30), b""):
         with peer(lambda _, answer=answer: answer or None) as address:  # type: ignore[misc]
-            done = siltstone("dump", "--bootstrap-server", address, "-t", "t")
-        assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True)
+            completed = siltstone("dump", "--bootstrap-server", address, "-t", "t")
+        assert (completed.status, completed.out, "(BROKER_UNREACHABLE)" in completed.err) == (1, b"", True)

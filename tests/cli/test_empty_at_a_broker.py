@@ -47,10 +47,12 @@ def topic(
     assert siltstone("topics", "--delete", "--topic", "t", *at).status == 0
 
 
-def test_a_dry_run_counts(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
+def test_a_dry_run_counts_records_and_keys_and_changes_nothing(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]]
+) -> None:
     for mode in ("tombstones", "truncate"):
-        done = siltstone("empty", *topic[1], "--mode", mode, "--dry-run")
-        assert (done.status, done.lines[-1]) == (
+        completed = siltstone("empty", *topic[1], "--mode", mode, "--dry-run")
+        assert (completed.status, completed.lines[-1]) == (
             0, f"topic t would be emptied ({mode}; it had 4 records)",
         )  # fmt: skip
         document = siltstone("empty", *topic[1], "--mode", mode, "--dry-run", "--json").document
@@ -61,13 +63,13 @@ def test_a_dry_run_counts(siltstone: Command, topic: tuple[str, tuple[str, ...]]
     assert len(read.lines) == 4  # nothing was changed
 
 
-def test_tombstones_then_a_cleaning(
+def test_tombstones_and_a_cleaning_empty_a_topic(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], broker: tuple[str, Served]
 ) -> None:
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
     held = remote_emptying._NOT_CLEANED_YET
-    assert done.status == 1
-    rows = done.document["partitions"]
+    assert completed.status == 1
+    rows = completed.document["partitions"]
     assert [row["keys_after"] for row in rows] == [0, 0]
     assert {row["held"] for row in rows if row["records"]} == {held.reason}
     read = siltstone("consume", "-t", "t", "-e", "-q", "-f", "%k %S\\n", *topic[1][2:])
@@ -76,8 +78,8 @@ def test_tombstones_then_a_cleaning(
     assert siltstone("empty", *topic[1], "--mode", "tombstones", "--yes").status == 1
     logs = {TopicPartition("t", number) for number in range(2)}
     broker[1].opened_cleaner().clean_now(logs, force=True)
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
-    assert (done.status, done.lines[-1]) == (0, "topic t is empty (tombstones; it had 3 records)")
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (completed.status, completed.lines[-1]) == (0, "topic t is empty (tombstones; it had 3 records)")
 
 
 def test_a_header_whose_name_is_not_utf8_is_named_and_keeps_no_topic_from_being_emptied(
@@ -86,18 +88,20 @@ def test_a_header_whose_name_is_not_utf8_is_named_and_keeps_no_topic_from_being_
     name, flags = topic
     record = NewRecord(key=b"d", value=b"5", headers=[(b"\xff", b"x")])
     (stored,) = broker[1].opened().send_many(name, [record])
-    done = siltstone("consume", "-e", "-q", *flags)
-    where, said = stored.topic_partition, f"offset {stored.offset} has a header whose name is not UTF-8"
-    assert (done.status, done.err.count("\n")) == (1, 1), done.err
-    assert str(where) in done.err and said in done.err
+    completed = siltstone("consume", "-e", "-q", *flags)
+    where, message = stored.topic_partition, f"offset {stored.offset} has a header whose name is not UTF-8"
+    assert (completed.status, completed.err.count("\n")) == (1, 1), completed.err
+    assert str(where) in completed.err and message in completed.err
     rows = siltstone("empty", *flags, "--mode", "tombstones", "--yes", "--json").document["partitions"]
     assert sum(row["keys"] for row in rows) == 4 and {row["keys_after"] for row in rows} == {0}
 
 
-def test_truncate(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
-    done = siltstone("empty", *topic[1], "--mode", "truncate", "--yes")
-    assert (done.status, done.lines[-1]) == (0, "topic t is empty (truncate)")
-    assert "no reader learns of it" in done.err
+def test_truncate_moves_the_log_starts_to_the_ends(
+    siltstone: Command, topic: tuple[str, tuple[str, ...]]
+) -> None:
+    completed = siltstone("empty", *topic[1], "--mode", "truncate", "--yes")
+    assert (completed.status, completed.lines[-1]) == (0, "topic t is empty (truncate)")
+    assert "no reader learns of it" in completed.err
     starts, ends = (
         siltstone("get-offsets", "--topic", "t", "--time", time, *topic[1][2:]).lines for time in (-2, -1)
     )
@@ -109,26 +113,34 @@ def test_a_broker_truncates_no_compacted_topic(
     siltstone: Command, topic: tuple[str, tuple[str, ...]]
 ) -> None:
     for flag in ("--yes", "--dry-run"):
-        done = siltstone("empty", *topic[1], "--mode", "truncate", flag)
-        assert (done.status, done.out, "(POLICY_VIOLATION)" in done.err) == (1, b"", True), done.err
+        completed = siltstone("empty", *topic[1], "--mode", "truncate", flag)
+        assert (completed.status, completed.out, "(POLICY_VIOLATION)" in completed.err) == (1, b"", True), (
+            completed.err
+        )
 
 
 @pytest.mark.parametrize("topic", ["delete"], indirect=True)
 def test_tombstones_are_for_compacted_topics(siltstone: Command, topic: tuple[str, tuple[str, ...]]) -> None:
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
-    assert (done.status, done.out, "a tombstone removes nothing" in done.err) == (1, b"", True), done.err
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (completed.status, completed.out, "a tombstone removes nothing" in completed.err) == (
+        1,
+        b"",
+        True,
+    ), completed.err
 
 
-def test_keys_that_take_too_much_memory(
+def test_keys_that_take_too_much_memory_are_refused(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_emptying, "KEY_BYTES_MAX", 99)
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
-    assert (done.status, done.out, "keys with a value" in done.err) == (USAGE, b"", True), done.err
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (completed.status, completed.out, "keys with a value" in completed.err) == (USAGE, b"", True), (
+        completed.err
+    )
     assert len(siltstone("consume", "-t", "t", "-e", "-q", *topic[1][2:]).lines) == 4
 
 
-@pytest.mark.parametrize(("flags", "status", "said"), [
+@pytest.mark.parametrize(("flags", "status", "message"), [
     ("--topic nope --mode truncate --yes", 1, "(UNKNOWN_TOPIC_OR_PARTITION)"),
     ("--topic __consumer_offsets --mode truncate --yes", 1, "an internal topic"),
     ("--topic t --yes", USAGE, "no mode"),
@@ -139,22 +151,33 @@ def test_keys_that_take_too_much_memory(
     ("--topic t --mode truncate --yes --server-properties F", USAGE, "is for log directories"),
     ("--topic t --mode truncate --yes --dir D", USAGE, "a directory and --bootstrap-server"),
 ])  # fmt: skip
-def test_what_is_refused(
-    siltstone: Command, broker: tuple[str, Served], flags: str, status: int, said: str
+def test_unknown_topics_and_wrong_flags_are_refused(
+    siltstone: Command, broker: tuple[str, Served], flags: str, status: int, message: str
 ) -> None:
-    done = siltstone("empty", *flags.split(), "--bootstrap-server", broker[0])
-    assert (done.status, done.out, done.err.count("\n"), said in done.err) == (status, b"", 1, True), done.err
+    completed = siltstone("empty", *flags.split(), "--bootstrap-server", broker[0])
+    assert (completed.status, completed.out, completed.err.count("\n"), message in completed.err) == (
+        status,
+        b"",
+        1,
+        True,
+    ), completed.err
 
 
-def test_nothing_listens(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_where_nothing_listens_is_an_unreachable_broker(
+    siltstone: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote, "ANSWER_SECONDS", 1.0)
-    with partition_of(b"") as gone:
+    with partition_of(b"") as address:
         pass
-    done = siltstone("empty", "--topic", "t", "--mode", "truncate", "--yes", "--bootstrap-server", gone)
-    assert (done.status, done.out, "(BROKER_UNREACHABLE)" in done.err) == (1, b"", True), done.err
+    completed = siltstone(
+        "empty", "--topic", "t", "--mode", "truncate", "--yes", "--bootstrap-server", address
+    )
+    assert (completed.status, completed.out, "(BROKER_UNREACHABLE)" in completed.err) == (1, b"", True), (
+        completed.err
+    )
 
 
-def test_a_key_that_is_written_again(
+def test_a_key_that_is_written_again_meanwhile_is_reported(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes while the tombstones are written."""
@@ -165,11 +188,11 @@ def test_a_key_that_is_written_again(
         siltstone("produce", "-t", "t", "-K", ":", *topic[1][2:], stdin=LINES)
 
     monkeypatch.setattr(remote_emptying, "_write_tombstones", then_others)
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
-    assert (done.status, "written again; stop what writes" in done.out.decode()) == (1, True)
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes")
+    assert (completed.status, "written again; stop what writes" in completed.out.decode()) == (1, True)
 
 
-def test_a_broker_that_is_gone_after_the_first_partition(
+def test_a_broker_that_goes_away_is_the_reason_of_each_partition(
     siltstone: Command, topic: tuple[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
@@ -179,8 +202,8 @@ def test_a_broker_that_is_gone_after_the_first_partition(
         raise BrokerUnreachableError("the broker does not answer")
 
     monkeypatch.setattr(remote_emptying, "_write_tombstones", fail_later)
-    done = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
-    assert done.status == 1 and len(calls) == 2
-    held = {(row["held"], row["advice"]) for row in done.document["partitions"]}
+    completed = siltstone("empty", *topic[1], "--mode", "tombstones", "--yes", "--json")
+    assert completed.status == 1 and len(calls) == 2
+    held = {(row["held"], row["advice"]) for row in completed.document["partitions"]}
     assert {advice for _, advice in held} == {RUN_AGAIN}
     assert all("the broker does not answer" in str(reason) for reason, _ in held)

@@ -45,10 +45,10 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
     )
     assert "nothing was changed" in dry.lines[-1]
     assert tree(filled) == before
-    done = siltstone(*named, "--yes")
-    assert done.status == 0, done.err
-    assert [line.split(":")[0] for line in done.lines[-3:-1]] == ["receipt", "receipt"]
-    assert done.lines[-1].startswith("the key is in none of the files")
+    completed = siltstone(*named, "--yes")
+    assert completed.status == 0, completed.err
+    assert [line.split(":")[0] for line in completed.lines[-3:-1]] == ["receipt", "receipt"]
+    assert completed.lines[-1].startswith("the key is in none of the files")
     assert files_with(filled, VALUE) == files_with(filled, b"albert") == []
     assert records(filled) == [(b"anna", b"1")]
     absent = siltstone(*named, "--yes", "--json")
@@ -56,7 +56,7 @@ def test_a_key_from_the_dry_run_to_the_last_receipt(siltstone: Command, filled: 
 
 
 @pytest.mark.parametrize("way", ["flags", "file", "hex"])
-def test_many_keys(siltstone: Command, filled: Path, tmp_path: Path, way: str) -> None:
+def test_many_keys_are_erased_at_once(siltstone: Command, filled: Path, tmp_path: Path, way: str) -> None:
     path = tmp_path / "keys"
     path.write_bytes(b"albert\r\nnobody\r\nanna\r\n" if way == "file" else b"616c62657274\n6e6f\n616e6e61")
     keys = {
@@ -72,23 +72,23 @@ def test_many_keys(siltstone: Command, filled: Path, tmp_path: Path, way: str) -
         ("absent", 0),
         ("found", 1),
     ]
-    done = siltstone(*named, "--yes", "--engine", "process")
-    assert done.status == 1, done.err
-    rows = [line.split()[:5] for line in done.lines if line.strip()[:1].isdigit()][:3]
+    completed = siltstone(*named, "--yes", "--engine", "process")
+    assert completed.status == 1, completed.err
+    rows = [line.split()[:5] for line in completed.lines if line.strip()[:1].isdigit()][:3]
     assert [row[:3] for row in rows] == [["1", "2", "0"], ["2", "0", "0"], ["3", "1", "0"]]
-    assert "2 of 3 keys" in done.lines[-1] or "2 of 3 keys" in " ".join(done.lines)
+    assert "2 of 3 keys" in completed.lines[-1] or "2 of 3 keys" in " ".join(completed.lines)
     assert files_with(filled, VALUE) == []
 
 
-def test_an_engine_that_there_is_not(siltstone: Command, filled: Path) -> None:
+def test_an_unknown_engine_is_refused(siltstone: Command, filled: Path) -> None:
     for command in (("erase", "--key", "a"), ("empty", "--mode", "truncate")):
-        done = siltstone(*command, "--topic", "users", "--engine", "steam", "--yes", filled)
-        assert done.status == 2 and "--engine steam" in done.err
+        completed = siltstone(*command, "--topic", "users", "--engine", "steam", "--yes", filled)
+        assert completed.status == 2 and "--engine steam" in completed.err
 
 
 def test_the_second_step_is_announced(siltstone: Command, filled: Path) -> None:
-    done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
-    assert done.status == 0 and "run the command again then" in " ".join(done.lines)
+    completed = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
+    assert completed.status == 0 and "run the command again then" in " ".join(completed.lines)
     assert files_with(filled, VALUE) == []
     assert (b"albert", None) in records(filled)
 
@@ -97,9 +97,11 @@ def test_what_holds_a_key_is_an_exit_status(siltstone: Command, filled: Path) ->
     copy = filled / "users-0" / ".siltstone-writes" / "w" / "0-1.batches"
     copy.parent.mkdir(parents=True)
     copy.write_bytes((filled / "users-0" / f"{0:020d}.log").read_bytes())
-    done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
-    assert done.status == 1
-    assert str(copy) in "".join(done.lines) and not any(line.startswith("receipt") for line in done.lines)
+    completed = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
+    assert completed.status == 1
+    assert str(copy) in "".join(completed.lines) and not any(
+        line.startswith("receipt") for line in completed.lines
+    )
 
 
 def test_originals_that_a_cleaning_kept_are_found_by_its_history(
@@ -107,11 +109,13 @@ def test_originals_that_a_cleaning_kept_are_found_by_its_history(
 ) -> None:
     outputs = ("--in-place", "--roll", "--force", "--keep-originals", tmp_path / "keep")
     cleaned = siltstone("clean", filled, "--topic", "users", "--no-spark", *outputs, "--json").document
-    kept = Path(cleaned["kept_originals"])
-    done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes", "--json")
-    (holder,) = done.document["keys"][0]["holders"]
-    assert (done.status, holder["kind"]) == (1, "kept") and holder["path"].startswith(str(kept))
-    shutil.rmtree(kept)
+    kept_originals = Path(cleaned["kept_originals"])
+    completed = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes", "--json")
+    (holder,) = completed.document["keys"][0]["holders"]
+    assert (completed.status, holder["kind"]) == (1, "kept") and holder["path"].startswith(
+        str(kept_originals)
+    )
+    shutil.rmtree(kept_originals)
     assert siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes").status == 0
 
 
@@ -120,12 +124,12 @@ def test_a_key_of_a_real_brokers_topic(siltstone: Command, stopped_broker: tuple
     named = ("--dir", stopped_broker[0], "--dir", stopped_broker[1], "--topic", "users")
     consumed = ("consume", *named, "-e", "-q", "-f", "%k %S\\n")
     key = siltstone(*consumed).lines[0].split()[0]
-    others = [line for line in siltstone(*consumed).lines if not line.startswith(f"{key} ")]
-    done = siltstone("erase", *named, "--key", key, "--yes")
-    assert done.status == 0 and "other replicas" in done.err, (done.lines, done.err)
-    left = siltstone(*consumed).lines
-    assert [line for line in left if line.startswith(f"{key} ")] == [f"{key} -1"]
-    assert {*others} >= {line for line in left if not line.startswith(f"{key} ")}
+    other_lines = [line for line in siltstone(*consumed).lines if not line.startswith(f"{key} ")]
+    completed = siltstone("erase", *named, "--key", key, "--yes")
+    assert completed.status == 0 and "other replicas" in completed.err, (completed.lines, completed.err)
+    remaining = siltstone(*consumed).lines
+    assert [line for line in remaining if line.startswith(f"{key} ")] == [f"{key} -1"]
+    assert {*other_lines} >= {line for line in remaining if not line.startswith(f"{key} ")}
     assert siltstone("erase", *named, "--key", key, "--dry-run", "--json").document["keys"][0]["values"] == 0
 
 
@@ -161,11 +165,11 @@ def test_a_file_never_names_the_empty_key_or_a_part_of_one(
     written: bytes,
     says: str,
 ) -> None:
-    """An empty line at the end of a file erased the records with an empty key."""
+    """An empty line at the end of a file once erased the records with an empty key."""
     monkeypatch.setattr(erase, "_KEY_BYTES_MAX", 20)
     before = tree(filled)
-    done = siltstone("erase", filled, "--topic", "users", flag, "-", "--yes", stdin=written)
-    assert done.status == 2 and says in done.err, done.err
+    completed = siltstone("erase", filled, "--topic", "users", flag, "-", "--yes", stdin=written)
+    assert completed.status == 2 and says in completed.err, completed.err
     assert tree(filled) == before
 
 
@@ -202,25 +206,29 @@ def test_a_key_from_a_file_in_hex(siltstone: Command, filled: Path, tmp_path: Pa
         (("empty", "--topic", "users", "--mode", "truncate"), "no terminal"),
     ],
 )
-def test_wrong_usage(siltstone: Command, filled: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_is_refused(
+    siltstone: Command, filled: Path, arguments: tuple[str, ...], says: str
+) -> None:
     before = tree(filled)
-    done = siltstone(*arguments, "--dir", filled)
-    assert done.status == 2 and says in done.err, done.err
+    completed = siltstone(*arguments, "--dir", filled)
+    assert completed.status == 2 and says in completed.err, completed.err
     assert tree(filled) == before
 
 
 @pytest.mark.parametrize("command", [("erase", "--key", "a"), ("empty", "--mode", "tombstones")])
-def test_topics_that_are_refused(siltstone: Command, filled: Path, command: tuple[str, ...]) -> None:
+def test_topics_that_are_missing_or_not_compacted_are_refused(
+    siltstone: Command, filled: Path, command: tuple[str, ...]
+) -> None:
     for more in (("--yes",), ("--dry-run",)):
-        done = siltstone(*command, "--topic", "orders", *more, filled)
-        assert done.status == 1 and "POLICY_VIOLATION" in done.err
+        completed = siltstone(*command, "--topic", "orders", *more, filled)
+        assert completed.status == 1 and "POLICY_VIOLATION" in completed.err
         assert siltstone(*command, "--topic", "none", *more, filled).status == 1
 
 
 def test_a_directory_that_another_process_has_is_refused(siltstone: Command, filled: Path) -> None:
     with LogManager.open([filled]):
-        done = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
-        assert done.status == 1 and "DIRECTORY_LOCKED" in done.err
+        completed = siltstone("erase", filled, "--topic", "users", "--key", "albert", "--yes")
+        assert completed.status == 1 and "DIRECTORY_LOCKED" in completed.err
         assert siltstone("erase", filled, "--topic", "users", "--key", "albert", "--dry-run").status == 0
     assert len(records(filled)) == 3
 
@@ -230,7 +238,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("answer", "status", "left"), [("y\n", 0, 2), ("\n", 1, 3), ("", 1, 3)])
+@pytest.mark.parametrize(("answer", "status", "remaining"), [("y\n", 0, 2), ("\n", 1, 3), ("", 1, 3)])
 @pytest.mark.parametrize("command", [("erase", "--key", "albert"), ("empty", "--mode", "tombstones")])
 def test_a_terminal_is_asked(
     filled: Path,
@@ -238,14 +246,14 @@ def test_a_terminal_is_asked(
     command: tuple[str, ...],
     answer: str,
     status: int,
-    left: int,
+    remaining: int,
 ) -> None:
-    asked = Terminal()
+    prompt = Terminal()
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    monkeypatch.setattr(sys, "stderr", asked)
+    monkeypatch.setattr(sys, "stderr", prompt)
     assert run([*command, "--topic", "users", str(filled)]) == status
-    assert "[y/N]" in asked.getvalue()
-    assert len(records(filled)) == left
+    assert "[y/N]" in prompt.getvalue()
+    assert len(records(filled)) == remaining
 
 
 @pytest.mark.parametrize("mode", ["tombstones", "truncate"])
@@ -253,16 +261,16 @@ def test_a_topic_is_emptied(siltstone: Command, filled: Path, mode: str) -> None
     named, before = ("empty", filled, "--topic", "users", "--mode", mode), tree(filled)
     dry = siltstone(*named, "--dry-run")
     assert dry.status == 0 and "would be emptied" in dry.lines[-1] and tree(filled) == before
-    done = siltstone(*named, "--yes", "--json")
-    (partition,) = done.document["partitions"]
-    assert done.status == 0 and (partition["records"], partition["held"]) == (3, None)
+    completed = siltstone(*named, "--yes", "--json")
+    (partition,) = completed.document["partitions"]
+    assert completed.status == 0 and (partition["records"], partition["held"]) == (3, None)
     expected = [] if mode == "truncate" else [(b"anna", None), (b"albert", None)]
     assert records(filled) == expected and files_with(filled, VALUE) == []
-    assert ("no reader learns of it" in done.err) == (mode == "truncate")
+    assert ("no reader learns of it" in completed.err) == (mode == "truncate")
 
 
 def test_a_topic_that_only_deletes_is_truncated(siltstone: Command, logs: Path) -> None:
     siltstone("produce", "--dir", logs, "-t", "orders", "-p", 0, stdin=b"a\nb\n")
-    done = siltstone("empty", logs, "--topic", "orders", "--mode", "truncate", "--yes")
-    assert done.status == 0 and "is empty (truncate; it had 2 records" in done.lines[-1]
+    completed = siltstone("empty", logs, "--topic", "orders", "--mode", "truncate", "--yes")
+    assert completed.status == 0 and "is empty (truncate; it had 2 records" in completed.lines[-1]
     assert records(logs, "orders") == []

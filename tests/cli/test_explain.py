@@ -16,15 +16,15 @@ def staged(golden: Path, tmp_path: Path) -> Staged:
 
 
 def _flags(staged: Staged) -> list[str]:
-    config = [part for each in staged.request.config for part in ("--config", each)]
+    config = [part for setting in staged.request.config for part in ("--config", setting)]
     return ["--topic", staged.case.topic, *config, "--now-ms", str(staged.request.now_ms), "--no-spark"]
 
 
 def test_the_document_is_what_cleaning_then_reports(siltstone: Command, staged: Staged) -> None:
     before = tree(staged.directory)
-    done = siltstone("explain", staged.directory, *_flags(staged), "--json")
-    assert done.status == 0 and tree(staged.directory) == before
-    (log,) = done.document["logs"]
+    completed = siltstone("explain", staged.directory, *_flags(staged), "--json")
+    assert completed.status == 0 and tree(staged.directory) == before
+    (log,) = completed.document["logs"]
     result = staged.clean_one()
     assert log["removed"]["superseded"] == result.discarded.superseded
     assert (log["bytes_after"], log["status"]) == (result.bytes_after, "would_clean")
@@ -51,15 +51,15 @@ def test_a_page_never_replaces_a_file(siltstone: Command, staged: Staged, tmp_pa
     path = tmp_path / "page.html"
     assert siltstone("explain", staged.directory, *_flags(staged), "--html", path).status == 0
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    done = siltstone("explain", staged.directory, *_flags(staged), "--html", path)
-    assert done.status == 2 and "already exists" in done.err
+    completed = siltstone("explain", staged.directory, *_flags(staged), "--html", path)
+    assert completed.status == 2 and "already exists" in completed.err
 
 
 def test_the_whole_broker_by_its_own_settings(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
     before = tree(*stopped_broker)
-    done = siltstone("explain", *stopped_broker, "--policy-from-metadata", "--no-spark", "--json")
-    assert done.status == 0 and tree(*stopped_broker) == before
-    states = {log["status"] for log in done.document["logs"]}
+    completed = siltstone("explain", *stopped_broker, "--policy-from-metadata", "--no-spark", "--json")
+    assert completed.status == 0 and tree(*stopped_broker) == before
+    states = {log["status"] for log in completed.document["logs"]}
     assert "would_clean" in states and "skipped" in states
 
 

@@ -31,11 +31,11 @@ def unclean(root: Root, name: str) -> None:
     (root.staged[name].directory / ".kafka_cleanshutdown").unlink()
 
 
-def test_a_row_a_broker_and_the_sums(siltstone: Command, root: Root) -> None:
+def test_the_table_has_a_row_for_each_broker_and_the_sums(siltstone: Command, root: Root) -> None:
     unclean(root, "broker2")
-    done = clean(siltstone, root, "--in-place")
-    assert done.status == 1 and done.err == ""
-    heading, *rows = done.lines
+    completed = clean(siltstone, root, "--in-place")
+    assert completed.status == 1 and completed.err == ""
+    heading, *rows = completed.lines
     assert heading.split() == ["broker", "status", "logs", "cleaned", "bytes", "removed", "seconds"]
     assert [row.split()[:2] for row in rows[:3]] == [
         ["broker1", "cleaned"],
@@ -55,35 +55,35 @@ def test_a_row_a_broker_and_the_sums(siltstone: Command, root: Root) -> None:
 def test_a_restart_says_why_there_is_nothing_to_do(siltstone: Command, root: Root) -> None:
     assert clean(siltstone, root, "--in-place").status == 0
     before = listing(root.folder)
-    done = clean(siltstone, root, "--in-place", "--force")
-    assert done.status == 0 and listing(root.folder) == before
-    text = " ".join(" ".join(done.lines).split())
+    completed = clean(siltstone, root, "--in-place", "--force")
+    assert completed.status == 0 and listing(root.folder) == before
+    text = " ".join(" ".join(completed.lines).split())
     assert "nothing_to_do: broker1, broker2, broker3: nothing that may be cleaned lies above" in text
     assert "none of 3 logs of 3 brokers cleaned, " in text
 
 
 def test_a_dry_run_changes_nothing(siltstone: Command, root: Root) -> None:
     before = listing(root.folder)
-    done = clean(siltstone, root, "--dry-run")
-    assert done.status == 0 and listing(root.folder) == before
-    assert "dry run" in done.lines[0] and "broker1  would clean" in done.lines[2]
-    assert "3 of 3 logs of 3 brokers would be cleaned" in done.lines[-1]
+    completed = clean(siltstone, root, "--dry-run")
+    assert completed.status == 0 and listing(root.folder) == before
+    assert "dry run" in completed.lines[0] and "broker1  would clean" in completed.lines[2]
+    assert "3 of 3 logs of 3 brokers would be cleaned" in completed.lines[-1]
 
 
-def test_an_object_a_broker_and_one_with_the_sums(siltstone: Command, root: Root) -> None:
+def test_json_is_an_object_for_each_broker_and_one_with_the_sums(siltstone: Command, root: Root) -> None:
     unclean(root, "broker3")
-    done = clean(siltstone, root, "--in-place", "--json", "--brokers-at-once", 1)
-    assert done.status == 1
-    *brokers, last = done.documents
-    assert [found["broker"] for found in brokers] == list(NAMES)
-    assert [found["status"] for found in brokers] == ["cleaned", "cleaned", "failed"]
-    assert [log["topic"] for found in brokers for log in found["logs"]] == ["basic", "basic"]
+    completed = clean(siltstone, root, "--in-place", "--json", "--brokers-at-once", 1)
+    assert completed.status == 1
+    *brokers, last = completed.documents
+    assert [document["broker"] for document in brokers] == list(NAMES)
+    assert [document["status"] for document in brokers] == ["cleaned", "cleaned", "failed"]
+    assert [log["topic"] for document in brokers for log in document["logs"]] == ["basic", "basic"]
     assert brokers[2]["failure"]["code"] == "DIRECTORY_REFUSED" and brokers[2]["logs"] == []
-    assert {found["run"] for found in done.documents} == {last["run"]}
+    assert {document["run"] for document in completed.documents} == {last["run"]}
     total = last["total"]
     assert (total["brokers"], total["ended"], total["brokers_failed"]) == (3, 3, 1)
     assert (total["logs"], total["cleaned"], total["failed"]) == (2, 2, 0)
-    logs = [found["logs"][0] for found in brokers[:2]]
+    logs = [document["logs"][0] for document in brokers[:2]]
     assert total["records_removed"] == sum(sum(log["removed"].values()) for log in logs)
     assert total["bytes_after"] == sum(log["bytes_after"] for log in logs) < total["bytes_before"]
 
@@ -92,20 +92,20 @@ def test_verbose_shows_the_logs_of_each_broker_and_quiet_only_failures(
     siltstone: Command, root: Root
 ) -> None:
     unclean(root, "broker2")
-    done = clean(siltstone, root, "--dry-run", "-v", "--brokers-at-once", 1)
-    assert done.lines[0] == "broker1:" and done.lines[3].startswith("basic-0  would clean")
-    assert "3 brokers would be cleaned" in done.lines[-1]
-    done = clean(siltstone, root, "--dry-run", "-q")
-    assert done.lines == [] and done.status == 1
-    assert done.err.startswith("siltstone: failed: broker2: ") and done.err.count("\n") == 1
+    completed = clean(siltstone, root, "--dry-run", "-v", "--brokers-at-once", 1)
+    assert completed.lines[0] == "broker1:" and completed.lines[3].startswith("basic-0  would clean")
+    assert "3 brokers would be cleaned" in completed.lines[-1]
+    completed = clean(siltstone, root, "--dry-run", "-q")
+    assert completed.lines == [] and completed.status == 1
+    assert completed.err.startswith("siltstone: failed: broker2: ") and completed.err.count("\n") == 1
 
 
 def test_originals_are_put_back_by_the_command_that_is_shown(
     siltstone: Command, root: Root, tmp_path: Path
 ) -> None:
     before = {name: listing(staged.partition) for name, staged in root.staged.items()}
-    done = clean(siltstone, root, "--in-place", "--keep-originals", tmp_path / "kept [all]")
-    (line,) = (line for line in done.lines if line.startswith("originals kept"))
+    completed = clean(siltstone, root, "--in-place", "--keep-originals", tmp_path / "kept [all]")
+    (line,) = (line for line in completed.lines if line.startswith("originals kept"))
     match = re.search(r"siltstone undo --fleet '(.*)'$", line)
     assert match is not None
     dry = siltstone("undo", "--fleet", match[1], "--dry-run")
@@ -119,7 +119,7 @@ def test_originals_are_put_back_by_the_command_that_is_shown(
     for name in NAMES[:2]:
         assert listing(root.staged[name].partition) == before[name]
     again = siltstone("undo", "--fleet", match[1], "--json").documents
-    assert [found["logs"][0]["restored"] for found in again[:2]] == [[], []]
+    assert [document["logs"][0]["restored"] for document in again[:2]] == [[], []]
     assert again[2]["failure"]["code"] == "DIRECTORY_REFUSED" and again[2]["logs"] == []
 
 
@@ -134,16 +134,16 @@ def test_originals_are_put_back_by_the_command_that_is_shown(
         (["ROOT/broker1", "--brokers-at-once", "2", "--dry-run"], ["--brokers-at-once", "--fleet"]),
     ],
 )
-def test_wrong_usage(siltstone: Command, root: Root, flags: list[str], words: list[str]) -> None:
-    done = siltstone("clean", *(flag.replace("ROOT", str(root.folder)) for flag in flags))
-    assert done.status == 2 and not done.lines
-    assert all(word in done.err for word in words), done.err
+def test_wrong_usage_is_refused(siltstone: Command, root: Root, flags: list[str], words: list[str]) -> None:
+    completed = siltstone("clean", *(flag.replace("ROOT", str(root.folder)) for flag in flags))
+    assert completed.status == 2 and not completed.lines
+    assert all(word in completed.err for word in words), completed.err
 
 
 def test_undo_wants_one_run_or_a_pattern(siltstone: Command, tmp_path: Path) -> None:
     for arguments, word in ((["undo"], "--fleet"), (["undo", "RUN", "--fleet", f"{tmp_path}/*"], "quotes")):
-        done = siltstone(*arguments)
-        assert done.status == 2 and word in done.err
+        completed = siltstone(*arguments)
+        assert completed.status == 2 and word in completed.err
 
 
 def test_an_interrupt_still_shows_the_brokers_that_are_done(
@@ -156,10 +156,10 @@ def test_an_interrupt_still_shows_the_brokers_that_are_done(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Fleet, "_add", interrupted)
-    done = clean(siltstone, root, "--in-place", "--brokers-at-once", 1)
-    assert done.status == 130 and "interrupted" in done.err
-    assert done.lines[1].split()[:2] == ["broker1", "cleaned"]
-    assert "2 not begun or interrupted" in done.lines[-1]
+    completed = clean(siltstone, root, "--in-place", "--brokers-at-once", 1)
+    assert completed.status == 130 and "interrupted" in completed.err
+    assert completed.lines[1].split()[:2] == ["broker1", "cleaned"]
+    assert "2 not begun or interrupted" in completed.lines[-1]
 
 
 def test_brokers_are_sorted_by_their_numbers() -> None:

@@ -123,12 +123,14 @@ def test_names_states_and_members_as_kafkas_flags_have_them(siltstone: Command, 
         ("--verbose",),
     ],
 )
-def test_flags_that_exclude_each_other(siltstone: Command, tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_flags_that_exclude_each_other_are_refused(
+    siltstone: Command, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     refused = siltstone("groups", broker(tmp_path / "logs", batches(CLASSIC)), *flags)
     assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
 
 
-def test_a_group_that_is_not_there(siltstone: Command, tmp_path: Path) -> None:
+def test_a_missing_group_is_an_error(siltstone: Command, tmp_path: Path) -> None:
     directory = broker(tmp_path / "logs", batches(CLASSIC))
     with raises_error(UnknownGroupError, path="dead", advice="--list"):
         groups_in(directory, "dead")
@@ -207,10 +209,10 @@ def test_offsets_of_aborted_and_open_transactions_do_not_count(siltstone: Comman
         shape = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
         return batches([(key, encoded.commit(offset)) for key in keys], start, **shape)
 
-    plain = [(encoded.commit_key("g", "orders", 0), encoded.commit(1))]
+    without_transaction = [(encoded.commit_key("g", "orders", 0), encoded.commit(1))]
     directory = broker(
         tmp_path / "logs",
-        batches(plain),
+        batches(without_transaction),
         commits(1, 5, producer=7),
         marker(3, 7, commit=True),
         commits(4, 8, producer=7),
@@ -244,9 +246,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_shown(siltstone: Command, 
     assert failures[3].startswith("orders-1: ") and len(failures) == 4
     groups = {group["name"]: group for group in shown.document["groups"]}
     assert groups.keys() == {"billing", "connect"} and groups["connect"]["state"] == "Stable"
-    ends = {
-        (each["topic"], each["partition"]): each["log_end_offset"] for each in groups["billing"]["offsets"]
-    }
+    ends = {(row["topic"], row["partition"]): row["log_end_offset"] for row in groups["billing"]["offsets"]}
     assert (ends["orders", 0], ends["orders", 1]) == (10, None)
 
     (segment,) = (directory / "__consumer_offsets-0").glob("*.log")
@@ -279,8 +279,8 @@ def test_values_of_the_consumer_protocol_are_decoded_or_said_to_be_undecodable(k
 
 def test_a_member_that_uses_the_classic_protocol_has_its_metadata() -> None:
     """Tag 0 of ``ConsumerGroupMemberMetadataValue`` is a structure that may be null (KIP-893)."""
-    plain = encoded.consumer_member("client")
-    assert plain.endswith(b"\x01\x05\x01x"), "the tagged fields are one that is unknown"
+    member = encoded.consumer_member("client")
+    assert member.endswith(b"\x01\x05\x01x"), "the tagged fields are one that is unknown"
     for field, expected in (
         (
             b"\x01\x02" + encoded.compact("range") + b"\x04abc\x00\x00",
@@ -288,11 +288,11 @@ def test_a_member_that_uses_the_classic_protocol_has_its_metadata() -> None:
         ),
         (b"\xff", None),
     ):
-        value = plain[:-4] + bytes([1, 0, len(field)]) + field
+        value = member[:-4] + bytes([1, 0, len(field)]) + field
         row = decode_record("offsets", encoded.key(5, "g", "m"), value)
-        found = row["decodedValue"]["data"]["classicMemberMetadata"]
-        assert found == (expected if expected is None else {"supportedProtocols": expected})
-    torn = plain[:-4] + b"\x01\x00\x02\x01\x02"
+        metadata = row["decodedValue"]["data"]["classicMemberMetadata"]
+        assert metadata == (expected if expected is None else {"supportedProtocols": expected})
+    torn = member[:-4] + b"\x01\x00\x02\x01\x02"
     assert decode_record("offsets", encoded.key(5, "g", "m"), torn)["undecodable"].startswith("value: ")
 
 

@@ -181,9 +181,13 @@ def test_settings_and_offsets(siltstone: Command, logs: Path, tmp_path: Path) ->
     hold_to_page("configs", settings)
     hold_to_page("get-offsets", [siltstone("get-offsets", "--dir", logs, "--json").document])
     hold_to_page("log-dirs", [siltstone("log-dirs", "--dir", logs, "--describe").document])
-    wanted = tmp_path / "offsets.json"
-    wanted.write_text('{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}], "version": 1}')
-    deleted = siltstone("delete-records", "--dir", logs, "--offset-json-file", wanted, "--json").document
+    offsets_file = tmp_path / "offsets.json"
+    offsets_file.write_text(
+        '{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}], "version": 1}'
+    )
+    deleted = siltstone(
+        "delete-records", "--dir", logs, "--offset-json-file", offsets_file, "--json"
+    ).document
     hold_to_page("delete-records", [deleted])
 
 

@@ -35,12 +35,12 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         ("--bootstrap-server", "there:1", "--topic", "t", "--timeout", "nan"),
     ],
 )
-def test_wrong_usage(siltstone: Command, admin: FakeAdmin, flags: tuple[str, ...]) -> None:
+def test_wrong_usage_is_refused(siltstone: Command, admin: FakeAdmin, flags: tuple[str, ...]) -> None:
     assert siltstone("compact", *flags).status == 2
     assert not admin.calls
 
 
-def test_the_documents(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
+def test_the_documents_hold_to_the_page(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
     journal = tmp_path / "state" / "journal"
     flags = ("--bootstrap-server", "there:1", "--topic", "t", "--journal", journal, "--json")
     dry = siltstone("compact", *flags, "--dry-run")
@@ -55,19 +55,21 @@ def test_the_documents(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> 
     )
     journal.parent.mkdir()
     journal.write_text(json.dumps(cli.output.plain(entry)))
-    kept = siltstone("compact", "--restore", "--journal", journal, "--json")
-    assert "segment.ms was changed meanwhile and stays 5000" in kept.err
+    restored = siltstone("compact", "--restore", "--journal", journal, "--json")
+    assert "segment.ms was changed meanwhile and stays 5000" in restored.err
     assert siltstone("compact", "--restore", "--journal", journal).lines == ["nothing to restore"]
     log = tmp_path / "logs" / "t-0"
     log.mkdir(parents=True)
     (log / f"{0:020}.log").touch()
-    done = siltstone("compact", *flags, "--log-dir", log.parent)
-    assert (done.status, admin.own) == (0, OWN)
-    hold_to_page("compact", [json.loads(each.out) for each in (dry, kept, done)])
+    compacted = siltstone("compact", *flags, "--log-dir", log.parent)
+    assert (compacted.status, admin.own) == (0, OWN)
+    hold_to_page("compact", [json.loads(completed.out) for completed in (dry, restored, compacted)])
 
 
-def test_a_table(siltstone: Command, admin: FakeAdmin, tmp_path: Path) -> None:
+def test_a_dry_run_shows_the_settings_and_what_is_to_clean(
+    siltstone: Command, admin: FakeAdmin, tmp_path: Path
+) -> None:
     flags = ("--bootstrap-server", "there:1", "--topic", "t", "--journal", tmp_path / "journal")
-    done = siltstone("compact", *flags, "--dry-run")
-    assert "would set segment.ms=1000 for a time (own value: 5000)" in done.out.decode()
-    assert "to clean" in done.out.decode()
+    completed = siltstone("compact", *flags, "--dry-run")
+    assert "would set segment.ms=1000 for a time (own value: 5000)" in completed.out.decode()
+    assert "to clean" in completed.out.decode()

@@ -43,7 +43,9 @@ def one_line(capsys: pytest.CaptureFixture[str], *words: str) -> None:
         (["tidy"], ["tidy"]),
     ],
 )
-def test_wrong_usage_is_2(arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_has_exit_status_2_and_one_line(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
@@ -52,7 +54,7 @@ def test_wrong_usage_is_2(arguments: list[str], words: list[str], capsys: pytest
 
 
 def raising(error: BaseException) -> Callable[..., object]:
-    def clean(*given: object, **named: object) -> object:
+    def clean(*arguments: object, **named: object) -> object:
         raise error
 
     return clean
@@ -98,11 +100,11 @@ def test_the_help_lists_the_flags_and_the_version_is_the_packages(capsys: pytest
 
 def test_the_installed_script_ends_with_the_exit_status(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "siltstone"
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(command), "clean", str(tmp_path), "--in-place"], capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1 and "not a Kafka log directory" in done.stderr
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.count("\n") == 1 and "not a Kafka log directory" in completed.stderr
 
 
 def test_a_reader_that_went_away_is_no_traceback() -> None:
@@ -111,12 +113,12 @@ def test_a_reader_that_went_away_is_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             [str(command), "clean", "--help"], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
         )
     finally:
         os.close(writing)
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_no_file_gets_the_descriptor_of_a_standard_file_that_is_closed(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_an_interrupt_is_one_line_whatever_py4j_has_to_say_of_it() -> None:
         main._run = lambda arguments: interrupted()
         main.main()
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    *others, last = done.stderr.splitlines()
-    assert (done.returncode, others) == (130, ["WARNING:root:something else"])
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    *others, last = completed.stderr.splitlines()
+    assert (completed.returncode, others) == (130, ["WARNING:root:something else"])
     assert last.startswith("siltstone: interrupted")

@@ -69,7 +69,7 @@ def strictly(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """A log directory with such a name; in it a folder and a file with others."""
+    """A log directory whose name is not UTF-8; in it a folder and a file with other such names."""
     directory = tmp_path / NAME
     partition = write_log(directory, {0: [one(n, f"k{n % 3}") for n in range(9)], 9: [one(9, "z")]})
     (directory / ".kafka_cleanshutdown").write_text("{}")
@@ -79,20 +79,20 @@ def logs(tmp_path: Path) -> Path:
 
 
 def test_clean_undo_and_verify(strictly: Strictly, logs: Path, tmp_path: Path) -> None:
-    kept, report, out = (tmp_path / (name + NAME) for name in ("kept", "report", "out"))
+    originals, report, out = (tmp_path / (name + NAME) for name in ("kept", "report", "out"))
     for flags in (["--dry-run"], ["--dry-run", "--json"], ["--out", out]):
         assert strictly("clean", logs, *HOW, *flags).status == 0
     assert strictly("verify", logs, out, *POLICY, "--no-spark").status == 0
     assert strictly("verify", logs, out, *POLICY, "--no-spark", "--json").document
-    said = strictly(
+    completed = strictly(
         *("clean", logs, *HOW, "-v", "--in-place", "--all-topics"),
-        *("--keep-originals", kept, "--report", report),
+        *("--keep-originals", originals, "--report", report),
     )
-    assert said.status == 0 and b"passed over" in said.out and b"\\udcff" in said.out
+    assert completed.status == 0 and b"passed over" in completed.out and b"\\udcff" in completed.out
     assert str(logs / "topic-0") in json.loads(report.read_bytes())["sha256_before"]
-    (run,) = kept.iterdir()
-    said = strictly("undo", run)
-    assert (said.status, said.out.endswith(b"\\udcff/topic-0: 1 segment restored\n")) == (0, True)
+    (run,) = originals.iterdir()
+    completed = strictly("undo", run)
+    assert (completed.status, completed.out.endswith(b"\\udcff/topic-0: 1 segment restored\n")) == (0, True)
     assert strictly("undo", run, "--json").document["logs"][0]["directory"] == str(logs / "topic-0")
     document = strictly("clean", logs, *HOW, "--in-place", "--all-topics", "--json").document
     assert document["logs"][0]["directory"] == str(logs / "topic-0")
@@ -123,10 +123,10 @@ def test_commands_that_change_nothing_print_every_name(
         ["consume", *place, "--topic", "topic", "-e", "-J"],
         ["compact-topic", *place, "--topic", "topic"],
     ):
-        said = strictly(*command)
-        assert said.status == 0, said.err
+        completed = strictly(*command)
+        assert completed.status == 0, completed.err
         if "--json" in command and command[0] != "dump":
-            assert said.document
+            assert completed.document
 
 
 @pytest.mark.parametrize(
@@ -145,37 +145,41 @@ def test_commands_that_change_nothing_print_every_name(
         ["\udcff"],
     ],
 )
-def test_an_error_about_such_a_name_is_one_line(strictly: Strictly, logs: Path, command: list[str]) -> None:
-    said = strictly(*(str(logs) if word == "DIR" else word for word in command))
-    assert said.status in (1, 2) and said.err.count(b"\n") == 1 and said.out == b""
-    assert b"udcff" in said.err
+def test_an_error_about_a_name_that_is_no_text_is_one_line(
+    strictly: Strictly, logs: Path, command: list[str]
+) -> None:
+    completed = strictly(*(str(logs) if word == "DIR" else word for word in command))
+    assert completed.status in (1, 2) and completed.err.count(b"\n") == 1 and completed.out == b""
+    assert b"udcff" in completed.err
 
 
 def test_bytes_of_a_command_line_are_what_is_appended(strictly: Strictly, logs: Path) -> None:
     """A key or a header's value need be no text in any locale."""
     key = os.fsdecode(b"k\xff")
-    said = strictly(
+    completed = strictly(
         "produce", "--dir", logs, "--topic", "topic", "-k", key, "-H", f"é={key}", stdin=b"value\n"
     )
-    assert said.status == 0, said.err
-    said = strictly("consume", "--dir", logs, "--topic", "topic", "-o", "10", "-e", "-f", "%k|%h\n")
-    assert said.out == b"k\xff|\xc3\xa9=k\xff\n"
+    assert completed.status == 0, completed.err
+    completed = strictly("consume", "--dir", logs, "--topic", "topic", "-o", "10", "-e", "-f", "%k|%h\n")
+    assert completed.out == b"k\xff|\xc3\xa9=k\xff\n"
 
 
 def test_a_program_of_its_own_under_a_strict_locale(logs: Path, tmp_path: Path) -> None:
-    """The whole of it: filesystem, arguments and outputs in ASCII."""
+    """Filesystem, arguments and outputs are all in ASCII."""
     strict = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii:strict"}
     program = [sys.executable, "-c", "from siltstone.cli.main import main; main()"]
     report = tmp_path / "report.json"
-    done = subprocess.run(
+    completed = subprocess.run(
         [*program, "clean", logs, *HOW, "-v", "--in-place", "--all-topics", "--report", report],
         env={**os.environ, **strict},
         capture_output=True,
         check=False,
         timeout=120,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert b"passed over" in done.stdout and b"\\udcff" in done.stdout and done.stdout.isascii()
+    assert (completed.returncode, completed.stderr) == (0, b"")
+    assert (
+        b"passed over" in completed.stdout and b"\\udcff" in completed.stdout and completed.stdout.isascii()
+    )
     assert report.exists()
 
 

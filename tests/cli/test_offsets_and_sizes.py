@@ -17,54 +17,64 @@ from siltstone.log.segments import Segment, list_segments
 from tests.support.command_line import Command, tree
 
 
-def both(broker: tuple[Path, Path]) -> tuple[object, ...]:
+def directory_flags(broker: tuple[Path, Path]) -> tuple[object, ...]:
     return "--dir", broker[0], "--dir", broker[1]
 
 
 def offsets(lines: list[str]) -> dict[str, int]:
     """``topic:partition:offset`` lines by partition."""
-    found = (line.rsplit(":", 2) for line in lines)
-    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in found}
+    fields = (line.rsplit(":", 2) for line in lines)
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in fields}
 
 
 @pytest.fixture
-def said(golden: Path) -> dict[str, dict[str, int]]:
+def reported(golden: Path) -> dict[str, dict[str, int]]:
     """What the broker itself said of its partitions."""
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))
     partitions: dict[str, dict[str, int]] = case["state_before"]["partitions"]
     return partitions
 
 
-def test_a_real_brokers_offsets(
-    siltstone: Command, stopped_broker: tuple[Path, Path], said: dict[str, dict[str, int]]
+def test_a_real_brokers_offsets_are_those_that_it_reported(
+    siltstone: Command, stopped_broker: tuple[Path, Path], reported: dict[str, dict[str, int]]
 ) -> None:
     before = tree(*stopped_broker)
-    latest = siltstone("get-offsets", *both(stopped_broker))
-    assert offsets(latest.lines) == {name: each["high_watermark"] for name, each in said.items()}
+    latest = siltstone("get-offsets", *directory_flags(stopped_broker))
+    assert offsets(latest.lines) == {
+        name: partition["high_watermark"] for name, partition in reported.items()
+    }
     assert (latest.status, latest.err) == (0, "")
     for time in ("-2", "earliest"):
-        earliest = siltstone("get-offsets", *both(stopped_broker), "--time", time)
-        assert offsets(earliest.lines) == {name: each["log_start_offset"] for name, each in said.items()}
-    public = offsets(siltstone("get-offsets", *both(stopped_broker), "--exclude-internal-topics").lines)
-    assert public.keys() == {name for name in said if not name.startswith("__")}
+        earliest = siltstone("get-offsets", *directory_flags(stopped_broker), "--time", time)
+        assert offsets(earliest.lines) == {
+            name: partition["log_start_offset"] for name, partition in reported.items()
+        }
+    public = offsets(
+        siltstone("get-offsets", *directory_flags(stopped_broker), "--exclude-internal-topics").lines
+    )
+    assert public.keys() == {name for name in reported if not name.startswith("__")}
     assert tree(*stopped_broker) == before
 
 
-def test_a_real_brokers_times(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_an_offset_is_found_by_its_time(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     """Every hundredth record of a log as Kafka's reader listed it, found by its time."""
     listing = golden / "whole_43" / "records_before" / "data0" / "users-0.jsonl"
     records = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
     times = {record["offset"]: record["ts"] for record in records if record["t"] == "rec"}
     assert len(times) == 758
     for offset in list(times)[::100]:
-        first = min(each for each, time in times.items() if time >= times[offset])
-        found = siltstone("get-offsets", *both(stopped_broker), "-t", "users", "--time", times[offset])
-        assert found.lines == [f"users:0:{first}"]
-    largest = siltstone("get-offsets", *both(stopped_broker), "-t", "users", "--time", "-3").lines
+        first = min(candidate for candidate, time in times.items() if time >= times[offset])
+        completed = siltstone(
+            "get-offsets", *directory_flags(stopped_broker), "-t", "users", "--time", times[offset]
+        )
+        assert completed.lines == [f"users:0:{first}"]
+    largest = siltstone("get-offsets", *directory_flags(stopped_broker), "-t", "users", "--time", "-3").lines
     assert times[int(largest[0].rsplit(":", 1)[1])] == max(times.values())
     late = ("-t", "users", "--time", max(times.values()) + 1)
-    assert siltstone("get-offsets", *both(stopped_broker), *late).lines == []
-    shown = siltstone("get-offsets", *both(stopped_broker), *late, "--json").document
+    assert siltstone("get-offsets", *directory_flags(stopped_broker), *late).lines == []
+    shown = siltstone("get-offsets", *directory_flags(stopped_broker), *late, "--json").document
     assert shown["partitions"] == [{"topic": "users", "partition": 0, "offset": None, "error": None}]
 
 
@@ -95,7 +105,7 @@ def test_flags_select_partitions_as_in_kafka(
         (("--time", "-5"), 2),
     ],
 )
-def test_offsets_that_cannot_be_had(
+def test_offsets_of_unknown_partitions_and_wrong_flags_are_refused(
     siltstone: Command, logs: Path, arguments: tuple[str, ...], status: int
 ) -> None:
     refused = siltstone("get-offsets", "--dir", logs, *arguments)
@@ -105,8 +115,8 @@ def test_offsets_that_cannot_be_had(
 def test_a_log_that_cannot_be_read_does_not_hide_the_others(siltstone: Command, logs: Path) -> None:
     broken = logs / "orders-0" / f"{0:020}.log.swap"
     broken.write_bytes(b"")
-    found = siltstone("get-offsets", "--dir", logs, "--topic", "orders")
-    assert (found.status, found.lines) == (1, ["orders:1:0"]) and "orders-0" in found.err
+    completed = siltstone("get-offsets", "--dir", logs, "--topic", "orders")
+    assert (completed.status, completed.lines) == (1, ["orders:1:0"]) and "orders-0" in completed.err
 
 
 def test_times_and_partitions_are_parsed_as_in_kafka() -> None:
@@ -124,21 +134,23 @@ def test_times_and_partitions_are_parsed_as_in_kafka() -> None:
 
 
 def test_log_dirs_of_a_real_broker(
-    siltstone: Command, stopped_broker: tuple[Path, Path], said: dict[str, dict[str, int]], golden: Path
+    siltstone: Command, stopped_broker: tuple[Path, Path], reported: dict[str, dict[str, int]], golden: Path
 ) -> None:
     before = tree(*stopped_broker)
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))
-    found = siltstone("log-dirs", *both(stopped_broker), "--describe")
-    assert found.status == 0 and found.document["version"] == 1
-    (broker,) = found.document["brokers"]
+    completed = siltstone("log-dirs", *directory_flags(stopped_broker), "--describe")
+    assert completed.status == 0 and completed.document["version"] == 1
+    (broker,) = completed.document["brokers"]
     assert broker["broker"] == 1
-    assert [each["logDir"] for each in broker["logDirs"]] == [str(path) for path in stopped_broker]
-    for each in broker["logDirs"]:
-        assert each["error"] is None
-        here = {name for name, facts in said.items() if facts["log_dir"] == Path(each["logDir"]).name}
-        assert {partition["partition"] for partition in each["partitions"]} == here
-        listing = case["listing_before"][Path(each["logDir"]).name]
-        for partition in each["partitions"]:
+    assert [log_dir["logDir"] for log_dir in broker["logDirs"]] == [str(path) for path in stopped_broker]
+    for log_dir in broker["logDirs"]:
+        assert log_dir["error"] is None
+        expected = {
+            name for name, facts in reported.items() if facts["log_dir"] == Path(log_dir["logDir"]).name
+        }
+        assert {partition["partition"] for partition in log_dir["partitions"]} == expected
+        listing = case["listing_before"][Path(log_dir["logDir"]).name]
+        for partition in log_dir["partitions"]:
             sizes = [
                 entry["size"]
                 for entry in listing
@@ -151,7 +163,7 @@ def test_log_dirs_of_a_real_broker(
                 "isFuture": False,
             }
     some = siltstone(
-        "log-dirs", *both(stopped_broker), "--describe", "--topic-list", "ledger,users", "--json"
+        "log-dirs", *directory_flags(stopped_broker), "--describe", "--topic-list", "ledger,users", "--json"
     )
     names = [p["partition"] for d in some.document["brokers"][0]["logDirs"] for p in d["partitions"]]
     assert sorted(names) == ["ledger-0", "ledger-1", "users-0"]
@@ -161,9 +173,9 @@ def test_log_dirs_of_a_real_broker(
 def test_log_dirs_shows_the_error_of_a_path_that_is_no_log_directory(
     siltstone: Command, logs: Path, tmp_path: Path
 ) -> None:
-    found = siltstone("log-dirs", "--dir", logs, "--dir", tmp_path / "gone", "--describe")
-    good, bad = found.document["brokers"][0]["logDirs"]
-    assert found.status == 1 and good["error"] is None and bad["partitions"] == []
+    completed = siltstone("log-dirs", "--dir", logs, "--dir", tmp_path / "gone", "--describe")
+    good, bad = completed.document["brokers"][0]["logDirs"]
+    assert completed.status == 1 and good["error"] is None and bad["partitions"] == []
     assert bad["error"].startswith("org.apache.kafka.common.errors.KafkaStorageException: ")
     assert siltstone("log-dirs", "--dir", logs).status == 2
     assert siltstone("log-dirs", "--dir", logs, "--describe", "--broker-list", "1").status == 2
@@ -212,20 +224,20 @@ def filled(siltstone: Command, logs: Path) -> Path:
 
 
 def test_delete_records_moves_the_log_start(siltstone: Command, filled: Path, tmp_path: Path) -> None:
-    wanted = write_offsets(tmp_path / "offsets.json", ("orders", 0, 4), ("orders", 1, -1))
+    offsets_file = write_offsets(tmp_path / "offsets.json", ("orders", 0, 4), ("orders", 1, -1))
     before = tree(filled)
-    dry = siltstone("delete-records", "--dir", filled, "--offset-json-file", wanted, "--dry-run")
+    dry = siltstone("delete-records", "--dir", filled, "--offset-json-file", offsets_file, "--dry-run")
     assert dry.lines[1:] == ["partition: orders-0\tlow_watermark: 4", "partition: orders-1\tlow_watermark: 0"]
     assert tree(filled) == before
-    done = siltstone("delete-records", "--dir", filled, "--offset-json-file", wanted)
-    assert (done.status, done.lines[1:]) == (0, dry.lines[1:])
+    completed = siltstone("delete-records", "--dir", filled, "--offset-json-file", offsets_file)
+    assert (completed.status, completed.lines[1:]) == (0, dry.lines[1:])
     start = siltstone("get-offsets", "--dir", filled, "-t", "orders", "--time", "-2").lines
     assert start == ["orders:0:4", "orders:1:0"]
-    left = siltstone("consume", "--dir", filled, "-t", "orders", "-p", 0, "-e", "-q", "-f", "%o ")
-    assert left.out == b"4 5 6 7 8 9 "
+    remaining = siltstone("consume", "--dir", filled, "-t", "orders", "-p", 0, "-e", "-q", "-f", "%o ")
+    assert remaining.out == b"4 5 6 7 8 9 "
     everything = write_offsets(tmp_path / "all.json", ("orders", 0, -1))
-    done = siltstone("delete-records", "--dir", filled, "--offset-json-file", everything, "--json")
-    assert done.document["partitions"] == [
+    completed = siltstone("delete-records", "--dir", filled, "--offset-json-file", everything, "--json")
+    assert completed.document["partitions"] == [
         {"topic": "orders", "partition": 0, "low_watermark": 10, "error": None}
     ]
 
@@ -235,10 +247,12 @@ def test_one_refused_partition_does_not_stop_the_others(
     siltstone: Command, filled: Path, tmp_path: Path, dry: tuple[str, ...]
 ) -> None:
     entries = [("orders", 0, 11), ("none", 0, 1), ("users", 0, 1), ("orders", 1, 0)]
-    wanted = write_offsets(tmp_path / "offsets.json", *entries)
-    done = siltstone("delete-records", "--dir", filled, "--offset-json-file", wanted, "--json", *dry)
-    errors = [each["error"] for each in done.document["partitions"]]
-    assert done.status == 1 and errors[3] is None
+    offsets_file = write_offsets(tmp_path / "offsets.json", *entries)
+    completed = siltstone(
+        "delete-records", "--dir", filled, "--offset-json-file", offsets_file, "--json", *dry
+    )
+    errors = [partition["error"] for partition in completed.document["partitions"]]
+    assert completed.status == 1 and errors[3] is None
     for error, name in zip(
         errors, ("OFFSET_OUT_OF_RANGE", "UNKNOWN_TOPIC_OR_PARTITION", "POLICY_VIOLATION"), strict=False
     ):
@@ -263,9 +277,9 @@ def test_one_refused_partition_does_not_stop_the_others(
 def test_an_invalid_offsets_file_is_refused_before_anything_is_opened(
     siltstone: Command, logs: Path, tmp_path: Path, content: str
 ) -> None:
-    wanted = tmp_path / "offsets.json"
-    wanted.write_text(content)
+    offsets_file = tmp_path / "offsets.json"
+    offsets_file.write_text(content)
     before = tree(logs)
-    refused = siltstone("delete-records", "--dir", logs, "--offset-json-file", wanted)
+    refused = siltstone("delete-records", "--dir", logs, "--offset-json-file", offsets_file)
     assert (refused.status, refused.out) == (2, b"") and refused.err.count("\n") == 1
-    assert str(wanted) in refused.err and tree(logs) == before
+    assert str(offsets_file) in refused.err and tree(logs) == before

@@ -120,7 +120,7 @@ def test_nouns_are_counted_in_english() -> None:
 def test_a_terminal_obeys_no_text_of_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting in the directory of somebody else changed the title of the terminal."""
+    """A setting in somebody else's directory once changed the title of the terminal."""
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     output.write_lines("Topic: a\tConfigs: \x1b]0;title\x07 \x9b31m, ü → 日")

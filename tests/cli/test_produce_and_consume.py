@@ -34,34 +34,34 @@ EVERYTHING = ("-e", "-q", "-f", "%t %p %o %k=%s\\n")
 
 
 def read(siltstone: Command, logs: Path, topic: str, *arguments: object) -> list[str]:
-    done = siltstone("consume", "--dir", logs, "-t", topic, *(arguments or EVERYTHING))
-    assert (done.status, done.err) == (0, "")
-    return done.lines
+    completed = siltstone("consume", "--dir", logs, "-t", topic, *(arguments or EVERYTHING))
+    assert (completed.status, completed.err) == (0, "")
+    return completed.lines
 
 
 def test_lines_go_where_their_keys_belong(siltstone: Command, logs: Path) -> None:
     keys = [f"key-{number}" for number in range(50)]
     lines = "".join(f"{key}:{number}\n" for number, key in enumerate(keys)).encode()
-    done = siltstone("produce", "--dir", logs, "-t", "orders", "-K", ":", "--json", stdin=lines)
+    completed = siltstone("produce", "--dir", logs, "-t", "orders", "-K", ":", "--json", stdin=lines)
     by_partition: dict[int, list[str]] = {0: [], 1: []}
     for number, key in enumerate(keys):
         by_partition[partition_for_key(key.encode(), 2)].append(f"{key}={number}")
-    assert done.document == {
+    assert completed.document == {
         "records": 50,
         "partitions": [
             {
                 "topic": "orders",
                 "partition": number,
                 "first_offset": 0,
-                "last_offset": len(some) - 1,
-                "records": len(some),
+                "last_offset": len(pairs) - 1,
+                "records": len(pairs),
             }
-            for number, some in by_partition.items()
+            for number, pairs in by_partition.items()
         ],
     }
-    for number, some in by_partition.items():
-        found = read(siltstone, logs, "orders", "-p", number, *EVERYTHING)
-        assert found == [f"orders {number} {offset} {each}" for offset, each in enumerate(some)]
+    for number, pairs in by_partition.items():
+        consumed = read(siltstone, logs, "orders", "-p", number, *EVERYTHING)
+        assert consumed == [f"orders {number} {offset} {pair}" for offset, pair in enumerate(pairs)]
     assert (logs / ".kafka_cleanshutdown").exists()
 
 
@@ -92,9 +92,9 @@ def test_the_command_that_the_console_shows_appends_the_record(
     assert name == "siltstone" and siltstone(*words, stdin=piped).status == 0
     partitions = range(2) if record.partition is None else [record.partition]
     with ReadOnlyLogs([logs]) as opened:
-        (found,) = (found for number in partitions for found in opened["orders", number].records())
+        (stored,) = (stored for number in partitions for stored in opened["orders", number].records())
     headers = [(name.encode(), value) for name, value in record.headers]
-    assert (found.key, found.value, list(found.headers)) == (record.key, record.value, headers)
+    assert (stored.key, stored.value, list(stored.headers)) == (record.key, record.value, headers)
 
 
 def test_the_console_shows_no_command_for_a_record_that_none_appends() -> None:
@@ -115,18 +115,18 @@ def test_the_console_shows_no_command_for_a_record_that_none_appends() -> None:
 def test_keys_headers_nulls_and_codecs(siltstone: Command, logs: Path) -> None:
     produce = ("produce", "--dir", logs, "-t", "users")
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        done = siltstone(*produce, "-k", codec, "-z", codec, "-H", "a=1", "-H", "b", stdin=b"x" * 100)
-        assert done.status == 0 and done.out == b""
-        assert done.err.startswith("siltstone: users-0: 1 record, offsets ")
+        completed = siltstone(*produce, "-k", codec, "-z", codec, "-H", "a=1", "-H", "b", stdin=b"x" * 100)
+        assert completed.status == 0 and completed.out == b""
+        assert completed.err.startswith("siltstone: users-0: 1 record, offsets ")
     assert siltstone(*produce, "-K", ":", "-Z", stdin=b"gzip:\n").status == 0
-    found = siltstone("consume", "--dir", logs, "-t", "users", "-e", "-J", "-q").documents
-    assert [each["key"] for each in found] == ["none", "gzip", "snappy", "lz4", "zstd", "gzip"]
-    assert found[0]["headers"] == ["a", "1", "b", None] and found[0]["payload"] == "x" * 100
-    assert found[5]["payload"] is None and "headers" not in found[5]
+    documents = siltstone("consume", "--dir", logs, "-t", "users", "-e", "-J", "-q").documents
+    assert [document["key"] for document in documents] == ["none", "gzip", "snappy", "lz4", "zstd", "gzip"]
+    assert documents[0]["headers"] == ["a", "1", "b", None] and documents[0]["payload"] == "x" * 100
+    assert documents[5]["payload"] is None and "headers" not in documents[5]
     segment = logs / "users-0" / f"{0:020}.log"
     dumped = siltstone("dump", segment, "--json").documents
     codecs = [row["compresscodec"] for row in dumped if row.get("compresscodec")]
-    assert [each.lower() for each in codecs] == ["none", "gzip", "snappy", "lz4", "zstd", "none"]
+    assert [codec.lower() for codec in codecs] == ["none", "gzip", "snappy", "lz4", "zstd", "none"]
 
 
 def test_files_and_delimiters(siltstone: Command, logs: Path, tmp_path: Path) -> None:
@@ -138,14 +138,14 @@ def test_files_and_delimiters(siltstone: Command, logs: Path, tmp_path: Path) ->
     assert (
         siltstone("produce", "--dir", logs, "-t", "orders", "-p", 0, "-D", "\\x00", stdin=b"e\0f").status == 0
     )
-    found = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q", "-D", "|")
-    assert found.out == b"a\nb\n|c\nd|a|b|c|d|e|f|"
+    completed = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q", "-D", "|")
+    assert completed.out == b"a\nb\n|c\nd|a|b|c|d|e|f|"
 
 
 def test_a_large_file_is_appended_whole_or_refused(
     siltstone: Command, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was cut off at 1 GiB, here at 10 bytes: a part of a line was a record, and the rest was lost."""
+    """A file was once cut off at 1 GiB (here at 10 bytes): half a line became a record, the rest was lost."""
     monkeypatch.setattr(files.read_input, "__defaults__", (10,))
     monkeypatch.setattr(records, "_FILE_RECORD_BYTES_MAX", 10, raising=False)
     large = tmp_path / "large"
@@ -158,9 +158,9 @@ def test_a_large_file_is_appended_whole_or_refused(
     assert siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q").out == large.read_bytes()
 
 
-def test_tee_and_count(siltstone: Command, logs: Path) -> None:
-    done = siltstone("produce", "--dir", logs, "-t", "orders", "-T", "-c", 2, stdin=b"a\nb\nc\n")
-    assert (done.status, done.out) == (0, b"a\nb\n")
+def test_tee_prints_what_is_appended_and_count_bounds_both(siltstone: Command, logs: Path) -> None:
+    completed = siltstone("produce", "--dir", logs, "-t", "orders", "-T", "-c", 2, stdin=b"a\nb\nc\n")
+    assert (completed.status, completed.out) == (0, b"a\nb\n")
 
 
 def test_more_than_a_batch_and_small_segments(siltstone: Command, tmp_path: Path) -> None:
@@ -169,8 +169,8 @@ def test_more_than_a_batch_and_small_segments(siltstone: Command, tmp_path: Path
     assert siltstone("topics", "--dir", logs, "--create", "--topic", "small", *small).status == 0
     lines = b"".join(b"%0100d\n" % number for number in range(500))
     assert siltstone("produce", "--dir", logs, "-t", "small", stdin=lines).status == 0
-    found = siltstone("consume", "--dir", logs, "-t", "small", "-e", "-q")
-    assert found.out == lines
+    completed = siltstone("consume", "--dir", logs, "-t", "small", "-e", "-q")
+    assert completed.out == lines
     assert len(list((logs / "small-0").glob("*.log"))) > 5
 
 
@@ -197,7 +197,7 @@ def test_what_is_refused_leaves_what_came_before(siltstone: Command, logs: Path)
         ((), 2, "-t"),
     ],
 )
-def test_produce_refuses(
+def test_produce_refuses_wrong_flags_in_one_line_and_changes_nothing(
     siltstone: Command, logs: Path, arguments: tuple[str, ...], status: int, word: str
 ) -> None:
     before = tree(logs)
@@ -206,22 +206,28 @@ def test_produce_refuses(
     assert word in refused.err and tree(logs) == before
 
 
-def test_a_real_brokers_records(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_a_real_brokers_records_are_those_of_kafkas_reader(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     """Every record of four topics as Kafka's reader listed it."""
     before = tree(*stopped_broker)
     for disk, topic, partition in ((0, "users", 0), (1, "audit", 0), (0, "events.cd", 0), (1, "ledger", 0)):
         listing = golden / "whole_43" / "records_before" / f"data{disk}" / f"{topic}-{partition}.jsonl"
         rows = [json.loads(line) for line in listing.read_text(encoding="utf-8").splitlines()]
-        done = siltstone(
+        completed = siltstone(
             *("consume", "--dir", stopped_broker[0], "--dir", stopped_broker[1]),
             *("-t", topic, "-p", partition, "-e", "-q", "--json"),
         )
         start = 33 if topic == "events.cd" else 0
         listed = [row for row in rows if row["t"] == "rec" and row["offset"] >= start]
-        assert len(done.documents) == len(listed) > 100
-        for mine, kafkas in zip(done.documents, listed, strict=True):
-            assert (mine["offset"], mine["ts"], mine["broker"]) == (kafkas["offset"], kafkas["ts"], 1)
-            assert encoded(mine, "key") == kafkas["k"] and encoded(mine, "payload") == kafkas["v"]
+        assert len(completed.documents) == len(listed) > 100
+        for document, kafkas in zip(completed.documents, listed, strict=True):
+            assert (document["offset"], document["ts"], document["broker"]) == (
+                kafkas["offset"],
+                kafkas["ts"],
+                1,
+            )
+            assert encoded(document, "key") == kafkas["k"] and encoded(document, "payload") == kafkas["v"]
     assert tree(*stopped_broker) == before
 
 
@@ -233,7 +239,9 @@ def encoded(row: dict[str, str | None], name: str) -> str | None:
     return None if text is None else base64.b64encode(text.encode()).decode()
 
 
-def test_isolation(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
+def test_read_committed_ends_before_an_open_transaction_and_omits_aborted_records(
+    siltstone: Command, stopped_broker: tuple[Path, Path]
+) -> None:
     """orders-0 has aborted transactions and one that is open from offset 312 on."""
     place = ("--dir", stopped_broker[0], "--dir", stopped_broker[1])
     orders = ("consume", *place, "-t", "orders", "-p", 0, "-e", "-f", "%o\\n")
@@ -270,18 +278,20 @@ def ten(siltstone: Command, logs: Path) -> Path:
     ],
 )
 def test_an_offset_bounds_what_is_read(siltstone: Command, ten: Path, start: str, offsets: str) -> None:
-    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-o", start, "-e", "-q", "-f", "%o")
-    assert (done.status, done.out.decode()) == (0, offsets)
+    completed = siltstone(
+        "consume", "--dir", ten, "-t", "orders", "-p", 0, "-o", start, "-e", "-q", "-f", "%o"
+    )
+    assert (completed.status, completed.out.decode()) == (0, offsets)
 
 
 def test_count_ends_the_reading_and_ends_are_reported(siltstone: Command, ten: Path) -> None:
-    done = siltstone("consume", "--dir", ten, "-t", "orders", "-c", 3, "-o", "2")
-    assert done.status == 1 and "orders-1: offset 2 is outside 0 to 0" in done.err
-    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-c", 3, "-o", "2")
-    assert (done.lines, done.err) == (["2", "3", "4"], "")
-    done = siltstone("consume", "--dir", ten, "-t", "orders", "-e", "-J")
-    assert len(done.documents) == 10
-    assert sorted(done.err.splitlines()) == [
+    completed = siltstone("consume", "--dir", ten, "-t", "orders", "-c", 3, "-o", "2")
+    assert completed.status == 1 and "orders-1: offset 2 is outside 0 to 0" in completed.err
+    completed = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-c", 3, "-o", "2")
+    assert (completed.lines, completed.err) == (["2", "3", "4"], "")
+    completed = siltstone("consume", "--dir", ten, "-t", "orders", "-e", "-J")
+    assert len(completed.documents) == 10
+    assert sorted(completed.err.splitlines()) == [
         "siltstone: reached the end of orders-0 at offset 10",
         "siltstone: reached the end of orders-1 at offset 0",
     ]
@@ -303,7 +313,7 @@ def test_count_ends_the_reading_and_ends_are_reported(siltstone: Command, ten: P
         ((), 2, "-t"),
     ],
 )
-def test_consume_refuses(
+def test_consume_refuses_wrong_flags_in_one_line(
     siltstone: Command, ten: Path, arguments: tuple[str, ...], status: int, word: str
 ) -> None:
     refused = siltstone("consume", "--dir", ten, "-e", *arguments)
@@ -316,13 +326,13 @@ def test_a_damaged_record_is_refused_after_those_before_it(siltstone: Command, t
     content = bytearray(segment.read_bytes())
     content[len(content) // 2 + 66] ^= 1  # in the sixth of ten batches, behind its header
     segment.write_bytes(content)
-    done = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-e", "-f", "%o")
-    assert done.status == 1 and done.out == b"01234"
-    assert str(segment) in done.err and "not all of it can be read" in done.err
-    found = siltstone("get-offsets", "--dir", ten, "-t", "orders", "--partitions", 0)
-    assert (found.status, found.lines) == (1, ["orders:0:5"]) and str(segment) in found.err
-    found = siltstone("topics", "--dir", ten, "--describe", "--topic", "orders")
-    assert found.status == 1 and str(segment) in found.err
+    completed = siltstone("consume", "--dir", ten, "-t", "orders", "-p", 0, "-e", "-f", "%o")
+    assert completed.status == 1 and completed.out == b"01234"
+    assert str(segment) in completed.err and "not all of it can be read" in completed.err
+    completed = siltstone("get-offsets", "--dir", ten, "-t", "orders", "--partitions", 0)
+    assert (completed.status, completed.lines) == (1, ["orders:0:5"]) and str(segment) in completed.err
+    completed = siltstone("topics", "--dir", ten, "--describe", "--topic", "orders")
+    assert completed.status == 1 and str(segment) in completed.err
 
 
 def test_an_invalid_range_is_refused() -> None:
@@ -352,15 +362,15 @@ def test_following_sees_appends_rolls_and_new_partitions(logs: Path) -> None:
             if step == 3:
                 append(manager["orders", 2], [NewRecord(value=b"new partition")])
 
-        found = []
+        consumed = []
         with pytest.raises(RuntimeError, match="StopIteration"):
             for arrived in consuming.follow(wait):
                 if arrived.polled is not None:
                     columns = arrived.polled.columns
-                    found += [
+                    consumed += [
                         (arrived.topic_partition.partition, columns.value(row)) for row in range(len(columns))
                     ]
-    assert found == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
+    assert consumed == [(0, b"first"), (0, b"1"), (2, b"new partition"), (0, b"4"), (0, b"5")]
 
 
 def test_following_a_brokers_topic_continues_when_its_high_watermark_moves(
@@ -414,10 +424,10 @@ def test_following_in_a_process_of_its_own(logs: Path) -> None:
                     append(manager["orders", 1], [NewRecord(value=text)])
                     assert process.stdout.readline() == text + b"\n"
             process.send_signal(signal.SIGINT)
-            rest, said = process.communicate(timeout=30)
+            rest, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-    assert (process.returncode, rest) == (130, b"") and said.count(b"\n") == 1, "what is noted at the start"
+    assert (process.returncode, rest) == (130, b"") and errors.count(b"\n") == 1, "what is noted at the start"
 
 
 def test_interrupted_producing_keeps_what_arrived(siltstone: Command, logs: Path) -> None:
@@ -434,11 +444,11 @@ def test_interrupted_producing_keeps_what_arrived(siltstone: Command, logs: Path
                 assert process.stdout.readline() == text[:4]
             process.send_signal(signal.SIGINT)
             process.wait(timeout=30)
-            said = process.stderr.read().decode() if process.stderr is not None else ""
+            errors = process.stderr.read().decode() if process.stderr is not None else ""
         finally:
             process.kill()
-    assert process.returncode == 130 and "orders-1: 2 records, offsets 0 to 1" in said
-    assert "Traceback" not in said and (logs / ".kafka_cleanshutdown").exists()
+    assert process.returncode == 130 and "orders-1: 2 records, offsets 0 to 1" in errors
+    assert "Traceback" not in errors and (logs / ".kafka_cleanshutdown").exists()
     assert read(siltstone, logs, "orders") == ["orders 1 0 =one", "orders 1 1 =two"]
 
 
@@ -455,8 +465,8 @@ def test_a_directory_in_use_is_not_appended_to(siltstone: Command, logs: Path) -
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         refused = siltstone("produce", "--dir", logs, "-t", "orders", stdin=b"a\n")
         assert refused.status == 1 and refused.err.count("\n") == 1 and str(logs) in refused.err
-        seen = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q")
-        assert (seen.status, seen.out) == (0, b"") and "in use by another process" in seen.err
+        completed = siltstone("consume", "--dir", logs, "-t", "orders", "-e", "-q")
+        assert (completed.status, completed.out) == (0, b"") and "in use by another process" in completed.err
         holder.communicate("")
     marker.touch()
     assert siltstone("produce", "--dir", logs, "-t", "orders", stdin=b"a\n").status == 0

@@ -17,9 +17,9 @@ def test_the_example_is_what_happens(
     siltstone: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = steps(SECTION)
-    assert len(found) == 4
-    for command, expected in found:
+    commands = steps(SECTION)
+    assert len(commands) == 4
+    for command, expected in commands:
         assert printed_here(command, siltstone) == expected, command
 
 

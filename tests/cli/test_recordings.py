@@ -36,8 +36,10 @@ def test_the_recordings_are_what_the_commands_print(
         with monkeypatch.context() as patched:
             patched.chdir(cwd)
             patched.setenv("COLUMNS", env["COLUMNS"])
-            done = siltstone(*command[3:])
-        return SimpleNamespace(returncode=done.status, stdout=done.out.decode(), stderr=done.err)
+            completed = siltstone(*command[3:])
+        return SimpleNamespace(
+            returncode=completed.status, stdout=completed.out.decode(), stderr=completed.err
+        )
 
     in_this_process = SimpleNamespace(run=run, DEVNULL=subprocess.DEVNULL)
     monkeypatch.setattr(recordings, "subprocess", in_this_process)

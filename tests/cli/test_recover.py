@@ -123,7 +123,7 @@ def test_a_live_brokers_lock_is_respected(
     assert tree(path) == before
 
 
-def test_clean_advises_it_and_works_behind_it(
+def test_clean_advises_recover_and_works_after_it(
     golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = golden_sets.load_case(golden, "basic")
@@ -148,7 +148,7 @@ def test_clean_advises_it_and_works_behind_it(
         (["--now-ms", "soon"], "--now-ms"),
     ],
 )
-def test_wrong_usage_is_2(
+def test_wrong_usage_has_exit_status_2_and_changes_nothing(
     stopped: Path, tmp_path: Path, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = stage(stopped, "u_plain", tmp_path)
@@ -173,5 +173,8 @@ def test_a_disk_that_cannot_be_opened_is_offline(
     monkeypatch.setattr(files, "entries", failing)
     status, document = recovered(good, bad, capsys=capsys)
     assert status == 1
-    assert [each["offline"] for each in document["directories"]] == [None, f"{bad}: Input/output error"]
+    assert [directory["offline"] for directory in document["directories"]] == [
+        None,
+        f"{bad}: Input/output error",
+    ]
     assert [log["status"] for log in document["logs"]] == ["recovered"]

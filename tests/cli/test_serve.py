@@ -350,7 +350,7 @@ def test_a_connection_that_asks_for_nothing_is_closed(
 def test_a_request_that_stays_unfinished_is_closed_also_after_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte after byte does not help it."""
+    """The one that follows two whole ones goes on byte after byte and never ends."""
     monkeypatch.setattr(running, "KEEP_ALIVE_SECONDS", 0.5)
     with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
         server = WebServer(served, ["http://127.0.0.1:0"])
@@ -388,7 +388,7 @@ def test_a_request_that_stays_unfinished_is_closed_also_after_others(
         (["--kafka-listen", "none", "--look"], "--look with --kafka-listen"),
     ],
 )
-def test_a_kafka_listener_that_cannot_be_opens_and_makes_nothing(
+def test_an_impossible_kafka_listener_opens_and_makes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
 ) -> None:
     flags = ["--create", "--listen", "http://127.0.0.1:0", *arguments]
@@ -438,20 +438,20 @@ def test_a_kafkas_file_is_served_and_what_has_no_effect_is_named(tmp_path: Path)
         host, _, port = place.rpartition(":")
         client = WireClient(ListenerAddress(name=name, host=host, port=int(port)))
         parked = WireClient(ListenerAddress(name=name, host=host, port=int(port)))
-        wanted = MetadataRequest(topics=(MetadataRequestTopic(name="made"),))
-        assert [topic.error_code for topic in client.ask(wanted, 9).topics] == [3]  # it is being made
-        (topic,) = client.ask(wanted, 9).topics
+        request = MetadataRequest(topics=(MetadataRequestTopic(name="made"),))
+        assert [topic.error_code for topic in client.ask(request, 9).topics] == [3]  # it is being made
+        (topic,) = client.ask(request, 9).topics
         assert (topic.error_code, len(topic.partitions)) == (0, 3)
-        (broker,) = client.ask(wanted, 9).brokers
+        (broker,) = client.ask(request, 9).brokers
         assert (broker.node_id, broker.host, broker.port) == (7, "127.0.0.1", int(port))
         assert _get(console, "/healthz")[0] == 200
         parked.send(WAITING_FETCH, 12)
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
         process.send_signal(signal.SIGTERM)
         assert parked.receive(WAITING_FETCH, 12).responses[0].partitions[0].error_code == 0
-        for one in (client, parked):
-            assert one.is_closed()
-            one.close()
+        for connection in (client, parked):
+            assert connection.is_closed()
+            connection.close()
         _, error = process.communicate(timeout=60)
     assert process.returncode == 143
     assert f"ignored: {path}:8: unknown setting 'num.partitons'; did you mean 'num.partitions'?" in error

@@ -19,18 +19,22 @@ BROKERS_TOPICS = (
 CONTRADICTION = ("--config", "min.compaction.lag.ms=9", "--config", "max.compaction.lag.ms=8")
 
 
-def both(broker: tuple[Path, Path]) -> tuple[object, ...]:
+def directory_flags(broker: tuple[Path, Path]) -> tuple[object, ...]:
     return "--dir", broker[0], "--dir", broker[1]
 
 
 def test_worked_example_21(siltstone: Command, tmp_path: Path) -> None:
     """kafka-topics --create with three settings, a directory instead of a broker."""
-    made = siltstone(
+    completed = siltstone(
         *("topics", "--dir", tmp_path / "new", "--create", "--topic", "new-topic1"),
         *("--config", "cleanup.policy=delete", "--config", "retention.ms=10000"),
         *("--config", "retention.bytes=128000"),
     )
-    assert (made.status, made.lines, made.err) == (0, ["topic new-topic1 created with 1 partition"], "")
+    assert (completed.status, completed.lines, completed.err) == (
+        0,
+        ["topic new-topic1 created with 1 partition"],
+        "",
+    )
     with LogManager.open([tmp_path / "new"]) as manager:
         config = manager["new-topic1", 0].config
         assert (config.policies, config.retention_ms, config.retention_bytes) == (("delete",), 10000, 128000)
@@ -45,32 +49,36 @@ def test_worked_example_21(siltstone: Command, tmp_path: Path) -> None:
     assert metadata == f"version: 0\ntopic_id: {topic_id}"
 
 
-def test_a_real_brokers_topics(siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_a_real_brokers_topics_are_described_as_the_broker_described_them(
+    siltstone: Command, stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))["state_before"]
     before = tree(*stopped_broker)
-    assert siltstone("topics", *both(stopped_broker), "--list").lines == BROKERS_TOPICS
-    described = siltstone("topics", *both(stopped_broker), "--describe", "--json")
+    assert siltstone("topics", *directory_flags(stopped_broker), "--list").lines == BROKERS_TOPICS
+    described = siltstone("topics", *directory_flags(stopped_broker), "--describe", "--json")
     assert described.status == 0 and "metadata log" in described.err
-    found = {each["topic"]: each for each in described.document["topics"]}
-    assert {name: each["topic_id"] for name, each in found.items()} == {
-        name: each["topic_id"] for name, each in case["topics"].items()
+    topics = {topic["topic"]: topic for topic in described.document["topics"]}
+    assert {name: topic["topic_id"] for name, topic in topics.items()} == {
+        name: topic["topic_id"] for name, topic in case["topics"].items()
     }
     partitions = {
-        f"{name}-{each['partition']}": each for name, topic in found.items() for each in topic["partitions"]
+        f"{name}-{partition['partition']}": partition
+        for name, topic in topics.items()
+        for partition in topic["partitions"]
     }
     assert partitions.keys() == case["partitions"].keys()
-    for topic in found.values():
+    for topic in topics.values():
         assert topic["partition_count_in_metadata"] == topic["partition_count"] == len(topic["partitions"])
-    for name, said in case["partitions"].items():
-        mine = partitions[name]
-        assert Path(mine["directory"]).name == said["log_dir"]
+    for name, expected in case["partitions"].items():
+        partition = partitions[name]
+        assert Path(partition["directory"]).name == expected["log_dir"]
         for field in ("log_start_offset", "log_end_offset", "high_watermark"):
-            assert mine[field] == said[field], name
+            assert partition[field] == expected[field], name
         # The only broker was stopped: then Kafka 4.3 leaves no leader, and no replica in sync.
-        assert (mine["leader"], mine["replicas"], mine["isr"]) == (-1, [1], []), name
+        assert (partition["leader"], partition["replicas"], partition["isr"]) == (-1, [1], []), name
     one = siltstone("topics", "--dir", stopped_broker[0], "--describe", "--topic", "ledger").lines[0]
     assert "\tPartitionCount: 1 (of 2 in the metadata)\t" in one
-    whole = siltstone("topics", *both(stopped_broker), "--describe", "--topic", "ledger").lines[0]
+    whole = siltstone("topics", *directory_flags(stopped_broker), "--describe", "--topic", "ledger").lines[0]
     assert "\tPartitionCount: 2\t" in whole
     assert tree(*stopped_broker) == before, "looking changes nothing"
 
@@ -88,11 +96,11 @@ def test_a_brokers_topic_that_was_altered_still_has_its_count_in_the_metadata(
 
 
 def test_a_topic_may_be_a_regular_expression(siltstone: Command, stopped_broker: tuple[Path, Path]) -> None:
-    listed = siltstone("topics", *both(stopped_broker), "--list", "--topic", "l.*", "--json")
+    listed = siltstone("topics", *directory_flags(stopped_broker), "--list", "--topic", "l.*", "--json")
     assert listed.document == {"topics": ["lagged", "ledger"]}
-    exact = siltstone("topics", *both(stopped_broker), "--list", "--topic", "events.cd")
+    exact = siltstone("topics", *directory_flags(stopped_broker), "--list", "--topic", "events.cd")
     assert exact.lines == ["events.cd"]
-    wrong = siltstone("topics", *both(stopped_broker), "--list", "--topic", "(")
+    wrong = siltstone("topics", *directory_flags(stopped_broker), "--list", "--topic", "(")
     assert (wrong.status, wrong.out) == (2, b"") and "regular expression" in wrong.err
 
 
@@ -108,8 +116,10 @@ def test_describe_shows_a_table_and_what_is_missing(siltstone: Command, logs: Pa
 
 
 def test_the_number_of_partitions_only_grows(siltstone: Command, logs: Path) -> None:
-    done = siltstone("topics", "--dir", logs, "--alter", "--topic", "orders", "--partitions", 5, "--json")
-    assert done.document == {
+    completed = siltstone(
+        "topics", "--dir", logs, "--alter", "--topic", "orders", "--partitions", 5, "--json"
+    )
+    assert completed.document == {
         "action": "alter",
         "dry_run": False,
         "topics": [{"topic": "orders", "status": "altered", "partitions": 5}],
@@ -120,8 +130,8 @@ def test_the_number_of_partitions_only_grows(siltstone: Command, logs: Path) -> 
 
 
 def test_delete_frees_the_disk_space_at_once(siltstone: Command, logs: Path) -> None:
-    done = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
-    assert (done.status, done.lines) == (0, ["topic orders deleted"])
+    completed = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
+    assert (completed.status, completed.lines) == (0, ["topic orders deleted"])
     assert sorted(path.name for path in logs.iterdir() if path.is_dir()) == ["users-0"]
     again = siltstone("topics", "--dir", logs, "--delete", "--topic", "orders")
     assert again.status == 1 and again.err.endswith("(UNKNOWN_TOPIC_OR_PARTITION)\n")
@@ -130,14 +140,14 @@ def test_delete_frees_the_disk_space_at_once(siltstone: Command, logs: Path) -> 
 
 
 def test_if_exists_and_if_not_exists_suppress_the_error(siltstone: Command, logs: Path) -> None:
-    there = ("topics", "--dir", logs, "--create", "--topic", "users")
+    create = ("topics", "--dir", logs, "--create", "--topic", "users")
     for more in ((), ("--dry-run",)):
-        refused = siltstone(*there, *more)
+        refused = siltstone(*create, *more)
         assert (
             refused.status == 1
             and refused.err == "siltstone: topic 'users' already exists (TOPIC_ALREADY_EXISTS)\n"
         )
-        fine = siltstone(*there, *more, "--if-not-exists")
+        fine = siltstone(*create, *more, "--if-not-exists")
         assert (fine.status, fine.lines) == (0, ["topic users exists already"])
 
 
@@ -151,14 +161,14 @@ def test_if_exists_and_if_not_exists_suppress_the_error(siltstone: Command, logs
 )
 def test_a_dry_run_changes_nothing(siltstone: Command, logs: Path, arguments: tuple[str, ...]) -> None:
     before = tree(logs)
-    done = siltstone("topics", "--dir", logs, *arguments, "--dry-run")
-    assert done.status == 0 and "would be" in done.lines[0]
+    completed = siltstone("topics", "--dir", logs, *arguments, "--dry-run")
+    assert completed.status == 0 and "would be" in completed.lines[0]
     assert tree(logs) == before
 
 
 def test_a_dry_run_makes_no_directory(siltstone: Command, tmp_path: Path) -> None:
-    done = siltstone("topics", "--dir", tmp_path / "new", "--create", "--topic", "a", "--dry-run")
-    assert done.status == 0 and not (tmp_path / "new").exists()
+    completed = siltstone("topics", "--dir", tmp_path / "new", "--create", "--topic", "a", "--dry-run")
+    assert completed.status == 0 and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -223,7 +233,7 @@ def test_flags_that_contradict_each_other_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_no_log_directory(siltstone: Command, tmp_path: Path) -> None:
+def test_what_is_no_log_directory_is_refused(siltstone: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     for action in (("--list",), ("--create", "--topic", "a")):
         refused = siltstone("topics", "--dir", tmp_path, *action)
@@ -258,9 +268,9 @@ def test_server_properties_are_the_defaults_of_a_new_topic(siltstone: Command, t
     properties = tmp_path / "server.properties"
     properties.write_text("num.partitions=4\n")
     for dry in (("--dry-run",), ()):
-        done = siltstone(
+        completed = siltstone(
             *("topics", "--dir", tmp_path / "d", "--create", "--topic", "a"),
             *("--server-properties", properties, *dry),
         )
-        assert done.status == 0 and "4 partitions" in done.lines[0]
+        assert completed.status == 0 and "4 partitions" in completed.lines[0]
     assert (tmp_path / "d" / "a-3").is_dir()

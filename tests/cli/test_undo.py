@@ -19,7 +19,7 @@ def staged(golden: Path, tmp_path: Path) -> Staged:
     return stage(golden, "basic", tmp_path / "data")
 
 
-def kept(staged: Staged, tmp_path: Path) -> Path:
+def kept_originals(staged: Staged, tmp_path: Path) -> Path:
     folder = staged.clean(keep_originals=tmp_path / "keep").kept
     assert folder is not None
     return folder
@@ -30,7 +30,7 @@ def test_the_document_names_the_restored_segments(
 ) -> None:
     logs = sorted(path.name for path in staged.partition.glob("*.log"))
     before = listing(staged.partition)
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     assert run(["undo", str(folder), "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -44,15 +44,17 @@ def test_the_document_names_the_restored_segments(
 def test_a_second_undo_has_nothing_to_do(
     staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     assert run(["undo", str(folder)]) == 0
     assert capsys.readouterr().out == f"{staged.partition}: 3 segments restored\n"
     assert run(["undo", str(folder)]) == 0
     assert capsys.readouterr().out == f"{staged.partition}: nothing to undo\n"
 
 
-def test_refused_after_an_append(staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = kept(staged, tmp_path)
+def test_undo_is_refused_after_an_append(
+    staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = kept_originals(staged, tmp_path)
     with max(staged.partition.glob("*.log")).open("ab") as file:
         file.write(b"more")
     before = listing(staged.directory)
@@ -63,10 +65,10 @@ def test_refused_after_an_append(staged: Staged, tmp_path: Path, capsys: pytest.
     assert listing(staged.directory) == before
 
 
-def test_refused_while_the_directory_is_unclean(
+def test_undo_is_refused_while_the_directory_is_unclean(
     staged: Staged, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     (staged.directory / ".kafka_cleanshutdown").unlink()
     assert run(["undo", str(folder)]) == 1
     assert ".kafka_cleanshutdown" in capsys.readouterr().err
@@ -77,10 +79,10 @@ def test_a_path_that_is_no_run_is_wrong_usage(tmp_path: Path, capsys: pytest.Cap
     assert "KEEP/RUN" in capsys.readouterr().err
 
 
-def again(golden: Path, tmp_path: Path, *, keep: bool) -> tuple[Staged, Path, Path | None]:
+def cleaned_twice(golden: Path, tmp_path: Path, *, keep: bool) -> tuple[Staged, Path, Path | None]:
     """Cleaned twice, tombstones only the second time: the run's folder, and that of the second run."""
     staged = stage(golden, "tombstones", tmp_path / "data")
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     (staged.directory / "siltstone-cleanings.jsonl").touch()  # as where Siltstone serves the directory
     late = staged.request.now_ms + 10**10
     second = staged.clean(now_ms=late, force=True, keep_originals=tmp_path / "keep" if keep else None)
@@ -91,7 +93,7 @@ def again(golden: Path, tmp_path: Path, *, keep: bool) -> tuple[Staged, Path, Pa
 def test_the_later_run_in_the_way_is_named_and_the_newest_can_be_undone_first(
     golden: Path, tmp_path: Path
 ) -> None:
-    _, folder, second = again(golden, tmp_path, keep=True)
+    _, folder, second = cleaned_twice(golden, tmp_path, keep=True)
     assert second is not None
     with raises_error(DirectoryRefusedError, about="later run", advice=f"siltstone undo {second}"):
         undo(folder)
@@ -100,8 +102,8 @@ def test_the_later_run_in_the_way_is_named_and_the_newest_can_be_undone_first(
 
 
 def test_a_log_that_was_appended_to_names_no_run_as_a_later_one(staged: Staged, tmp_path: Path) -> None:
-    """Not even the run itself, which is of the same log."""
-    folder = kept(staged, tmp_path)
+    """Also not the run itself, which is of the same log."""
+    folder = kept_originals(staged, tmp_path)
     active = max(staged.partition.glob("*.log"))
     active.write_bytes(active.read_bytes() * 2)
     with raises_error(DirectoryRefusedError, about="appended to", advice="cannot be undone") as raised:
@@ -110,7 +112,7 @@ def test_a_log_that_was_appended_to_names_no_run_as_a_later_one(staged: Staged, 
 
 
 def test_a_later_run_that_kept_nothing_is_known_from_the_history(golden: Path, tmp_path: Path) -> None:
-    _, folder, _ = again(golden, tmp_path, keep=False)
+    _, folder, _ = cleaned_twice(golden, tmp_path, keep=False)
     with raises_error(DirectoryRefusedError, about="cleaned again at 2", advice="cannot be undone"):
         undo(folder)
 
@@ -118,21 +120,21 @@ def test_a_later_run_that_kept_nothing_is_known_from_the_history(golden: Path, t
 def test_a_dry_run_shows_what_would_be_restored_and_changes_nothing(
     siltstone: Command, staged: Staged, tmp_path: Path
 ) -> None:
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     (staged.directory / ".lock").unlink(missing_ok=True)
     before = tree(staged.directory, folder)
     shown = siltstone("undo", folder, "--dry-run")
     assert (shown.status, shown.lines) == (0, [f"{staged.partition}: 3 segments would be restored"])
     planned = siltstone("undo", folder, "--dry-run", "--json").document
     assert tree(staged.directory, folder) == before
-    done = siltstone("undo", folder, "--json").document
-    assert planned == {**done, "dry_run": True} and len(done["logs"][0]["restored"]) == 3
+    undone = siltstone("undo", folder, "--json").document
+    assert planned == {**undone, "dry_run": True} and len(undone["logs"][0]["restored"]) == 3
 
 
 def test_a_dry_run_is_refused_where_the_undo_would_be_or_would_have_to_finish_a_swap(
     staged: Staged, tmp_path: Path
 ) -> None:
-    folder = kept(staged, tmp_path)
+    folder = kept_originals(staged, tmp_path)
     swap = staged.partition / f"{0:020}.log.swap"
     swap.write_bytes((staged.partition / f"{0:020}.log").read_bytes())
     before = listing(staged.directory)
@@ -145,7 +147,7 @@ def test_a_dry_run_is_refused_where_the_undo_would_be_or_would_have_to_finish_a_
         undo(folder, dry_run=True)
 
 
-def test_one_topic_of_a_run(golden: Path, tmp_path: Path, siltstone: Command) -> None:
+def test_one_topic_of_a_run_can_be_undone(golden: Path, tmp_path: Path, siltstone: Command) -> None:
     directory, request = stage_several(golden, ["basic", "tombstones"], tmp_path)
     before = listing(directory / "basic-0")
     report = clean(
@@ -163,7 +165,7 @@ def test_one_topic_of_a_run(golden: Path, tmp_path: Path, siltstone: Command) ->
 
 
 def test_the_folder_above_the_runs_lists_them(golden: Path, tmp_path: Path) -> None:
-    _, folder, second = again(golden, tmp_path, keep=True)
+    _, folder, second = cleaned_twice(golden, tmp_path, keep=True)
     assert second is not None and folder.parent == second.parent
     newest_first = ", ".join(sorted(map(str, (folder, second)), reverse=True))
     with raises_error(UsageError, path=folder.parent, about="no run kept", advice=newest_first):

@@ -24,7 +24,7 @@ def pair(golden: Path, tmp_path: Path) -> tuple[Staged, Path]:
 
 
 def _flags(staged: Staged) -> list[str]:
-    config = [part for each in staged.request.config for part in ("--config", each)]
+    config = [part for setting in staged.request.config for part in ("--config", setting)]
     return ["--topic", staged.case.topic, *config, "--now-ms", str(staged.request.now_ms), "--no-spark"]
 
 
@@ -34,9 +34,9 @@ def test_a_cleaning_passes_and_the_counts_are_the_reports(
     staged, before = pair
     result = staged.clean_one()
     looked = tree(staged.directory, before)
-    done = siltstone("verify", before, staged.directory, *_flags(staged), "--json")
-    assert done.status == 0, done.document
-    (log,) = done.document["logs"]
+    completed = siltstone("verify", before, staged.directory, *_flags(staged), "--json")
+    assert completed.status == 0, completed.document
+    (log,) = completed.document["logs"]
     assert (log["status"], log["problems"]) == ("ok", [])
     assert (log["records_before"], log["records_after"]) == (result.records_before, result.records_after)
     assert log["removed"]["superseded"] == result.discarded.superseded > 0
@@ -48,9 +48,9 @@ def test_kept_originals_are_a_before(siltstone: Command, pair: tuple[Staged, Pat
     staged, _ = pair
     report = staged.clean(keep_originals=tmp_path / "keep")
     assert report.kept is not None
-    done = siltstone("verify", report.kept, staged.directory, *_flags(staged), "--json")
-    assert done.status == 0, done.document
-    assert done.document["logs"][0]["records_before"] == report.results[0].records_before
+    completed = siltstone("verify", report.kept, staged.directory, *_flags(staged), "--json")
+    assert completed.status == 0, completed.document
+    assert completed.document["logs"][0]["records_before"] == report.results[0].records_before
 
 
 def test_a_cleaned_copy_passes(siltstone: Command, pair: tuple[Staged, Path], tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_cleaned_copy_passes(siltstone: Command, pair: tuple[Staged, Path], tm
     assert siltstone("verify", staged.directory, tmp_path / "copy", *_flags(staged)).status == 0
 
 
-def test_one_partition_directory_will_do(siltstone: Command, pair: tuple[Staged, Path]) -> None:
+def test_one_partition_directory_can_be_verified(siltstone: Command, pair: tuple[Staged, Path]) -> None:
     staged, before = pair
     staged.clean_one()
     partition = staged.partition.name
@@ -73,9 +73,9 @@ def test_a_problem_is_shown_and_the_status_is_1(siltstone: Command, pair: tuple[
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
-    done = siltstone("verify", before, staged.directory, *_flags(staged))
-    assert done.status == 1
-    text = done.out.decode()
+    completed = siltstone("verify", before, staged.directory, *_flags(staged))
+    assert completed.status == 1
+    text = completed.out.decode()
     assert "unreadable" in text and "checksum does not match" in text
 
 
@@ -84,8 +84,8 @@ def test_without_a_clock_and_settings_less_is_known_and_a_sound_result_still_pas
 ) -> None:
     staged, before = pair
     staged.clean_one()
-    done = siltstone("verify", before, staged.directory, "--no-spark", "--json")
-    assert (done.status, json.loads(done.out)["status"]) == (0, "ok")
+    completed = siltstone("verify", before, staged.directory, "--no-spark", "--json")
+    assert (completed.status, json.loads(completed.out)["status"]) == (0, "ok")
 
 
 @pytest.mark.parametrize("flags", [("--high-watermark", "start"), ("--topic", "no-such-topic")])
@@ -98,11 +98,11 @@ def test_an_unknown_topic_or_word_is_refused(
 
 def test_before_and_after_must_be_two_directories(siltstone: Command, pair: tuple[Staged, Path]) -> None:
     staged, _ = pair
-    done = siltstone("verify", staged.directory, staged.directory, "--no-spark")
-    assert done.status == 2 and "one directory" in done.err
+    completed = siltstone("verify", staged.directory, staged.directory, "--no-spark")
+    assert completed.status == 2 and "one directory" in completed.err
 
 
-def each(flag: str, paths: Iterable[Path]) -> list[object]:
+def flag_each(flag: str, paths: Iterable[Path]) -> list[object]:
     return [part for path in paths for part in (flag, path)]
 
 
@@ -124,12 +124,12 @@ def test_all_log_directories_of_a_broker_by_its_own_settings(
     assert report.kept is not None
     cleaned = [result for result in report.results if result.status == "cleaned"]
     assert {Path(result.directory).parent for result in cleaned} == set(stopped_broker)
-    flags = (*each("--after", stopped_broker), "--policy-from-metadata", "--no-spark", "--json")
+    flags = (*flag_each("--after", stopped_broker), "--policy-from-metadata", "--no-spark", "--json")
     for sides in (reversed(before), [report.kept]):
-        done = siltstone("verify", *each("--before", sides), *flags)
-        problems = {log["topic"]: log["problems"] for log in done.document["logs"] if log["problems"]}
-        assert done.status == 0, problems
-        names = {f"{log['topic']}-{log['partition']}" for log in done.document["logs"]}
+        completed = siltstone("verify", *flag_each("--before", sides), *flags)
+        problems = {log["topic"]: log["problems"] for log in completed.document["logs"] if log["problems"]}
+        assert completed.status == 0, problems
+        names = {f"{log['topic']}-{log['partition']}" for log in completed.document["logs"]}
         assert {str(result.topic_partition) for result in cleaned} <= names
 
 
@@ -140,9 +140,11 @@ def test_a_log_that_is_missing_in_all_directories_is_a_problem(
     shutil.copytree(stopped_broker[1], before, copy_function=shutil.copy2)
     (missing, *_) = (path.name for path in sorted(before.iterdir()) if any(path.glob("*.log")))
     shutil.rmtree(stopped_broker[1] / missing)
-    done = siltstone("verify", before, stopped_broker[1], "--no-spark", "--json")
-    found = {f"{log['topic']}-{log['partition']}": log["found"] for log in done.document["logs"]}
-    assert done.status == 1 and found[missing] == {"log_missing": 1}
+    completed = siltstone("verify", before, stopped_broker[1], "--no-spark", "--json")
+    problem_counts = {
+        f"{log['topic']}-{log['partition']}": log["found"] for log in completed.document["logs"]
+    }
+    assert completed.status == 1 and problem_counts[missing] == {"log_missing": 1}
 
 
 @pytest.mark.parametrize(
@@ -172,10 +174,14 @@ def test_a_run_and_a_copy_of_one_log_are_refused_as_before(
     siltstone: Command, pair: tuple[Staged, Path], tmp_path: Path
 ) -> None:
     staged, before = pair
-    kept = staged.clean(keep_originals=tmp_path / "keep").kept
-    assert kept is not None
+    kept_originals = staged.clean(keep_originals=tmp_path / "keep").kept
+    assert kept_originals is not None
     refused = siltstone(
-        "verify", *each("--before", [before, kept]), "--after", staged.directory, *_flags(staged)
+        "verify",
+        *flag_each("--before", [before, kept_originals]),
+        "--after",
+        staged.directory,
+        *_flags(staged),
     )
     assert refused.status == 2 and "twice" in refused.err
 
@@ -190,9 +196,9 @@ def test_a_run_that_was_undone_is_called_so(siltstone: Command, golden: Path, tm
     assert half.status == 0 and f"{run}: undone, and so not checked: basic-0" in half.err
     assert b"1 log checked, all ok" in half.out and b"basic-0" not in half.out
     assert siltstone("undo", run).status == 0
-    done = siltstone("verify", run, directory, *flags)
-    assert (done.status, done.out, done.err.count("\n")) == (2, b"", 1)
-    assert f"{run}: the run was undone: AFTER has its originals" in done.err
+    completed = siltstone("verify", run, directory, *flags)
+    assert (completed.status, completed.out, completed.err.count("\n")) == (2, b"", 1)
+    assert f"{run}: the run was undone: AFTER has its originals" in completed.err
 
 
 def test_a_directory_without_a_partner_is_one_line(
@@ -201,9 +207,11 @@ def test_a_directory_without_a_partner_is_one_line(
     staged, before = pair
     several, _ = stage_several(golden, ["basic", "txn"], tmp_path / "several")
     for sides in ([before, several], [several, staged.directory]):
-        done = siltstone("verify", *sides)
-        assert (done.status, done.out, done.err.count("\n")) == (2, b"", 1), done.err
-        assert done.err.startswith(f"siltstone: {sides[1]}: BEFORE has none of the logs of this directory")
+        completed = siltstone("verify", *sides)
+        assert (completed.status, completed.out, completed.err.count("\n")) == (2, b"", 1), completed.err
+        assert completed.err.startswith(
+            f"siltstone: {sides[1]}: BEFORE has none of the logs of this directory"
+        )
     more_after = ["--before", before, "--after", staged.directory, "--after", several]
     assert f"{several}: BEFORE has none" in siltstone("verify", *more_after).err
     more_before = ["--before", before, "--before", several, "--after", staged.directory]
@@ -227,7 +235,7 @@ def test_logs_that_only_one_side_has_are_one_line(siltstone: Command, golden: Pa
     shutil.copytree(directory, tmp_path / "after")
     for name in ("basic-0", "txn-0"):
         shutil.rmtree(tmp_path / "after" / name)
-    done = siltstone("verify", directory, tmp_path / "after")
-    assert done.status == 1
-    about = [line for line in done.lines if line.startswith(("log_missing", "basic-0: ", "txn-0: "))]
+    completed = siltstone("verify", directory, tmp_path / "after")
+    assert completed.status == 1
+    about = [line for line in completed.lines if line.startswith(("log_missing", "basic-0: ", "txn-0: "))]
     assert about == ["log_missing: basic-0, txn-0: a log of BEFORE is not in AFTER"]

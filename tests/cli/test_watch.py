@@ -67,12 +67,12 @@ def watch(siltstone: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return call
 
 
-def by_log(seen: dict[str, Any]) -> dict[str, Any]:
-    return {f"{each['topic']}-{each['partition']}": each for each in seen["logs"]}
+def by_log(snapshot: dict[str, Any]) -> dict[str, Any]:
+    return {f"{log['topic']}-{log['partition']}": log for log in snapshot["logs"]}
 
 
-def states(seen: dict[str, Any]) -> dict[str, str]:
-    return {name: each["state"] for name, each in by_log(seen).items()}
+def states(snapshot: dict[str, Any]) -> dict[str, str]:
+    return {name: log["state"] for name, log in by_log(snapshot).items()}
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +97,15 @@ def stopped(original: Path, tmp_path: Path) -> Path:
 
 def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stopped: Path) -> None:
     before = tree(stopped)
-    done = watch(stopped, "--json", between=(int, int))
-    assert (done.status, done.err, len(done.documents)) == (130, "", 3)
+    completed = watch(stopped, "--json", between=(int, int))
+    assert (completed.status, completed.err, len(completed.documents)) == (130, "", 3)
     assert tree(stopped) == before
-    seen = done.documents[0]
-    assert done.documents == [seen] * 3
-    assert seen["at_ms"] == NOW and seen["directories"] == [{"path": str(stopped), "in_use": False}]
-    wanted = {"plain-0": "skipped", "users-0": "up_to_date", "users-1": "due", "users-2": "dirty"}
-    assert states(seen) == wanted
-    logs = by_log(seen)
+    snapshot = completed.documents[0]
+    assert completed.documents == [snapshot] * 3
+    assert snapshot["at_ms"] == NOW and snapshot["directories"] == [{"path": str(stopped), "in_use": False}]
+    expected = {"plain-0": "skipped", "users-0": "up_to_date", "users-1": "due", "users-2": "dirty"}
+    assert states(snapshot) == expected
+    logs = by_log(snapshot)
     cleaned, due = logs["users-0"], logs["users-1"]
     assert cleaned["cleanup_policy"] == "compact"
     assert cleaned["cleanup_policy_source"] == "siltstone-topics.json"
@@ -118,27 +118,27 @@ def test_each_log_has_its_state_and_its_numbers(watch: Callable[..., Done], stop
     sizes = [path.stat().st_size for path in sorted((stopped / "users-1").glob("*.log"))]
     assert (due["bytes"], due["dirty_bytes"]) == (sum(sizes), sum(sizes[:-1]))
     assert due["last_cleaning"] is None and logs["plain-0"]["reason"] == "cleanup.policy=delete"
-    total = seen["total"]
+    total = snapshot["total"]
     assert total["states"] == {"due": 1, "dirty": 1, "up_to_date": 1, "skipped": 1}
-    assert total["dirty_bytes"] == sum(each["dirty_bytes"] or 0 for each in seen["logs"])
+    assert total["dirty_bytes"] == sum(log["dirty_bytes"] or 0 for log in snapshot["logs"])
 
 
 def test_only_the_topics_that_are_asked_for(watch: Callable[..., Done], stopped: Path) -> None:
-    (seen,) = watch(stopped, "--topic", "plain", "--json").documents
-    assert states(seen) == {"plain-0": "skipped"}
-    (seen,) = watch(stopped / "users-1", "--json").documents
-    assert states(seen) == {"users-1": "due"}
+    (snapshot,) = watch(stopped, "--topic", "plain", "--json").documents
+    assert states(snapshot) == {"plain-0": "skipped"}
+    (snapshot,) = watch(stopped / "users-1", "--json").documents
+    assert states(snapshot) == {"users-1": "due"}
 
 
 def test_settings_by_hand_win(watch: Callable[..., Done], stopped: Path, tmp_path: Path) -> None:
-    given = ("--topic", "users", "--config", "min.cleanable.dirty.ratio=0.1")
-    (seen,) = watch(stopped, *given, "--json").documents
-    assert states(seen)["users-2"] == "due"
+    flags = ("--topic", "users", "--config", "min.cleanable.dirty.ratio=0.1")
+    (snapshot,) = watch(stopped, *flags, "--json").documents
+    assert states(snapshot)["users-2"] == "due"
     settings = tmp_path / "settings"
     settings.write_text("plain:cleanup.policy=compact\n")
-    (seen,) = watch(stopped, "--config-file", settings, "--json").documents
-    assert states(seen)["plain-0"] == "up_to_date"
-    assert by_log(seen)["plain-0"]["cleanup_policy_source"] == f"{settings}:1"
+    (snapshot,) = watch(stopped, "--config-file", settings, "--json").documents
+    assert states(snapshot)["plain-0"] == "up_to_date"
+    assert by_log(snapshot)["plain-0"]["cleanup_policy_source"] == f"{settings}:1"
 
 
 def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) -> None:
@@ -152,11 +152,11 @@ def test_the_range_is_the_one_that_the_cleaner_inside_goes_by(tmp_path: Path) ->
             log.flush()
             clock.advance(step * MINUTE)
             served = manager.directory_of(USERS)
-            mine = make_candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
-            (seen,) = seeing.snapshot().logs
-            assert mine is not None and seen.snapshot is not None
-            assert seen.snapshot.range == mine.cleanable_range, step
-            assert seen.snapshot.is_due == mine.is_eligible, step
+            candidate = make_candidate(served, log, served.cleaner_checkpoint().get(USERS), clock.now_ms())
+            (watched,) = seeing.snapshot().logs
+            assert candidate is not None and watched.snapshot is not None
+            assert watched.snapshot.range == candidate.cleanable_range, step
+            assert watched.snapshot.is_due == candidate.is_eligible, step
             if step % 2:
                 cleaner.clean_once()
 
@@ -171,13 +171,13 @@ def test_a_transaction_that_was_open_when_the_active_segment_began_bounds_the_ra
         writer.put("a", "open ")
         write(log, 60)
         log.flush()
-        (seen,) = seeing.snapshot().logs
-        assert seen.snapshot is not None and 0 < seen.snapshot.range.end <= first
+        (watched,) = seeing.snapshot().logs
+        assert watched.snapshot is not None and 0 < watched.snapshot.range.end <= first
         writer.end(commit=True)
         log.flush()
-        (seen,) = seeing.snapshot().logs
-        assert seen.snapshot is not None
-        assert seen.snapshot.range.end == log.view.segments[-1].base_offset
+        (watched,) = seeing.snapshot().logs
+        assert watched.snapshot is not None
+        assert watched.snapshot.range.end == log.view.segments[-1].base_offset
 
 
 def test_an_uncleanable_log_has_its_reason_and_its_last_failure(
@@ -191,14 +191,16 @@ def test_an_uncleanable_log_has_its_reason_and_its_last_failure(
         segment.write_bytes(raw[:150] + bytes([raw[150] ^ 1]) + raw[151:])
         cleaner.clean_once()
     (tmp_path / "users-1" / "partition.metadata").write_bytes(b"version: 9\n")
-    (seen,) = watch(tmp_path, "--json").documents
-    log = by_log(seen)["users-0"]
+    (snapshot,) = watch(tmp_path, "--json").documents
+    log = by_log(snapshot)["users-0"]
     assert log["state"] == "uncleanable" and "checksum" in log["reason"]
     assert log["uncleanable_since_ms"] == NOW and log["last_failure"]["status"] == "uncleanable"
     assert log["last_cleaning"] is None and log["dirty_ratio"] == 1.0
     (tmp_path / UNCLEANABLE_FILE).write_bytes(b"{")
-    (seen,) = watch(tmp_path, "--json").documents
-    assert states(seen)["users-0"] == "due" and any(UNCLEANABLE_FILE in each for each in seen["notes"])
+    (snapshot,) = watch(tmp_path, "--json").documents
+    assert states(snapshot)["users-0"] == "due" and any(
+        UNCLEANABLE_FILE in note for note in snapshot["notes"]
+    )
 
 
 def test_tombstones_of_an_idle_log_are_waited_for_and_then_may_go(
@@ -255,10 +257,10 @@ def test_a_log_that_is_overdue_says_by_how_much(watch: Callable[..., Done], tmp_
     topic = {"max.compaction.lag.ms": str(MINUTE), "min.cleanable.dirty.ratio": "1.0"}
     with serving(tmp_path, topic=topic) as (manager, _):
         write(manager[USERS], 60)
-    (seen,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE).documents
-    assert (states(seen)["users-0"], seen["total"]["overdue_ms"]) == ("dirty", 0)
-    (seen,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE + 5000).documents
-    assert (states(seen)["users-0"], seen["total"]["overdue_ms"]) == ("due", 5000)
+    (snapshot,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE).documents
+    assert (states(snapshot)["users-0"], snapshot["total"]["overdue_ms"]) == ("dirty", 0)
+    (snapshot,) = watch(tmp_path, "--json", now_ms=NOW + MINUTE + 5000).documents
+    assert (states(snapshot)["users-0"], snapshot["total"]["overdue_ms"]) == ("due", 5000)
 
 
 def test_a_running_cleaning_is_shown_and_then_its_result(watch: Callable[..., Done], tmp_path: Path) -> None:
@@ -296,8 +298,8 @@ def test_a_cleaning_may_end_while_its_staged_files_are_listed(
 
         monkeypatch.setattr(outlook.files, "entries", then_removed)
         seeing = Watch([tmp_path], LogOptions(), ManualClock(NOW))
-        seen = [seeing.snapshot().logs[0].state for _ in range(2)]
-        assert seen == ["cleaning", "due"]
+        log_states = [seeing.snapshot().logs[0].state for _ in range(2)]
+        assert log_states == ["cleaning", "due"]
         run.parent.rmdir()
         assert seeing.snapshot().logs[0].state == "due"
 
@@ -312,16 +314,16 @@ def test_a_log_is_read_again_when_a_segment_vanishes(tmp_path: Path, monkeypatch
         swaps: list[int] = []
 
         def swapped_meanwhile(directory: Path, owner: int | None) -> Any:
-            found = listed(directory, owner)
+            entries = listed(directory, owner)
             if not swaps:
                 swaps.append(len(cleaner.clean_once()))
                 for path in directory.glob("*.deleted"):
                     path.unlink()
-            return found
+            return entries
 
         monkeypatch.setattr(outlook, "partition_entries", swapped_meanwhile)
-        (seen,) = seeing.snapshot().logs
-        assert swaps == [1] and seen.state == "up_to_date" and seen.checkpoint is not None
+        (watched,) = seeing.snapshot().logs
+        assert swaps == [1] and watched.state == "up_to_date" and watched.checkpoint is not None
 
         def never_there(directory: Path, owner: int | None) -> Any:
             raise FileNotFoundError(2, "No such file or directory", str(directory))
@@ -351,16 +353,16 @@ def test_swap_leftovers_mean_a_cleaning_in_use_and_a_crash_otherwise(
 ) -> None:
     with serving(tmp_path) as (manager, _):
         write(manager[USERS], 60)
-        left = tmp_path / "users-0" / f"{0:020d}.log.cleaned"
+        leftover = tmp_path / "users-0" / f"{0:020d}.log.cleaned"
         if in_use:
-            left.write_bytes(b"")
-            (seen,) = watch(tmp_path, "--json").documents
-            left.unlink()
+            leftover.write_bytes(b"")
+            (snapshot,) = watch(tmp_path, "--json").documents
+            leftover.unlink()
     if not in_use:
-        left.write_bytes(b"")
-        (seen,) = watch(tmp_path, "--json").documents
-    assert states(seen) == {"users-0": "cleaning" if in_use else "skipped"}
-    assert left.name in seen["logs"][0]["reason"]
+        leftover.write_bytes(b"")
+        (snapshot,) = watch(tmp_path, "--json").documents
+    assert states(snapshot) == {"users-0": "cleaning" if in_use else "skipped"}
+    assert leftover.name in snapshot["logs"][0]["reason"]
 
 
 def test_a_log_is_read_again_when_a_swap_ends_meanwhile(
@@ -368,10 +370,10 @@ def test_a_log_is_read_again_when_a_swap_ends_meanwhile(
 ) -> None:
     with serving(tmp_path) as (manager, _):
         write(manager[USERS], 60)
-        asked: list[str | None] = ["an interrupted swap is unfinished", None]
-        monkeypatch.setattr(watching, "refusal", lambda state, *listed: asked.pop(0) if asked else None)
+        refusals: list[str | None] = ["an interrupted swap is unfinished", None]
+        monkeypatch.setattr(watching, "refusal", lambda state, *listed: refusals.pop(0) if refusals else None)
         assert Watch([tmp_path], LogOptions(), ManualClock(NOW)).snapshot().logs[0].state == "due"
-        assert asked == []
+        assert refusals == []
 
 
 def test_logs_and_directories_come_and_go(watch: Callable[..., Done], stopped: Path) -> None:
@@ -394,7 +396,7 @@ def test_a_stopped_brokers_logs_are_what_a_dry_run_says(
     watch: Callable[..., Done], stopped_broker: tuple[Path, Path]
 ) -> None:
     """Settings out of the metadata log, states as the planner decides."""
-    (seen,) = watch(*stopped_broker, "--json").documents
+    (snapshot,) = watch(*stopped_broker, "--json").documents
     request = app.CleanRequest(
         directories=stopped_broker, dry_run=True, policy_from_metadata=True, now_ms=NOW
     )
@@ -405,16 +407,16 @@ def test_a_stopped_brokers_logs_are_what_a_dry_run_says(
         "skipped": {"skipped"},
     }
     report = app.clean(request, engine=in_process)
-    logs = by_log(seen)
+    logs = by_log(snapshot)
     compared = set()
     for result in report.results:
         if str(result.topic_partition) in logs:
             assert logs[str(result.topic_partition)]["state"] in expected[result.status], result
             compared.add(result.status)
     assert compared >= {"cleaned", "skipped"}
-    sources = {each["cleanup_policy_source"] for each in seen["logs"]}
+    sources = {log["cleanup_policy_source"] for log in snapshot["logs"]}
     assert "DYNAMIC_TOPIC_CONFIG" in sources
-    assert any("metadata log, up to offset" in each for each in seen["notes"])
+    assert any("metadata log, up to offset" in note for note in snapshot["notes"])
 
 
 def test_a_log_with_unknown_settings_is_skipped_with_advice(
@@ -422,20 +424,20 @@ def test_a_log_with_unknown_settings_is_skipped_with_advice(
 ) -> None:
     for path in stopped.glob("siltstone-*"):
         path.unlink()
-    (seen,) = watch(stopped, "--json").documents
-    assert set(states(seen).values()) == {"skipped"}
-    assert seen["logs"][0]["reason"] == POLICY_UNKNOWN
+    (snapshot,) = watch(stopped, "--json").documents
+    assert set(states(snapshot).values()) == {"skipped"}
+    assert snapshot["logs"][0]["reason"] == POLICY_UNKNOWN
     # A setting by hand tells no policy: Kafka's default, delete, may not be the topic's.
-    (seen,) = watch(
+    (snapshot,) = watch(
         stopped, "--topic", "users", "--config", "min.cleanable.dirty.ratio=0", "--json"
     ).documents
-    assert {(each["reason"], each["cleanup_policy"]) for each in seen["logs"]} == {(POLICY_UNKNOWN, None)}
+    assert {(log["reason"], log["cleanup_policy"]) for log in snapshot["logs"]} == {(POLICY_UNKNOWN, None)}
     (stopped / "replication-offset-checkpoint").unlink()
-    given = ("--topic", "users", "--config", "cleanup.policy=compact")
-    (seen,) = watch(stopped, *given, "--json").documents
-    assert {each["reason"] for each in seen["logs"]} == {NO_HIGH_WATERMARK}
-    (seen,) = watch(stopped, *given, "--high-watermark", "end", "--json").documents
-    assert states(seen)["users-1"] == "due"
+    flags = ("--topic", "users", "--config", "cleanup.policy=compact")
+    (snapshot,) = watch(stopped, *flags, "--json").documents
+    assert {log["reason"] for log in snapshot["logs"]} == {NO_HIGH_WATERMARK}
+    (snapshot,) = watch(stopped, *flags, "--high-watermark", "end", "--json").documents
+    assert states(snapshot)["users-1"] == "due"
 
 
 @pytest.mark.parametrize("created_by_siltstone", [True, False])
@@ -447,10 +449,10 @@ def test_an_entry_for_the_high_watermark_bounds_every_stopped_log(
         for path in stopped.glob("siltstone-*"):
             path.unlink()
     write_checkpoint(stopped / "replication-offset-checkpoint", {("users", 1): 0})
-    given = ("--topic", "users", "--config", "cleanup.policy=compact", "--high-watermark", "end")
-    (seen,) = watch(stopped, *given, "--json").documents
-    assert by_log(seen)["users-1"]["first_uncleanable_offset"] == 0
-    assert states(seen)["users-1"] == "up_to_date"
+    flags = ("--topic", "users", "--config", "cleanup.policy=compact", "--high-watermark", "end")
+    (snapshot,) = watch(stopped, *flags, "--json").documents
+    assert by_log(snapshot)["users-1"]["first_uncleanable_offset"] == 0
+    assert states(snapshot)["users-1"] == "up_to_date"
 
 
 def test_a_brokers_topic_that_was_altered_may_have_other_replicas(
@@ -462,15 +464,15 @@ def test_a_brokers_topic_that_was_altered_may_have_other_replicas(
         manager.topics.create("ours", config={"cleanup.policy": "compact"})
     for directory in stopped_broker:
         write_checkpoint(directory / "replication-offset-checkpoint", {})
-    (seen,) = watch(*stopped_broker, "--json", now_ms=None).documents
-    reasons = {each["topic"]: each["reason"] for each in seen["logs"]}
+    (snapshot,) = watch(*stopped_broker, "--json", now_ms=None).documents
+    reasons = {log["topic"]: log["reason"] for log in snapshot["logs"]}
     assert reasons["users"] == NO_HIGH_WATERMARK != reasons["ours"]
 
 
 def test_the_table_has_the_urgent_logs_first_and_a_total(watch: Callable[..., Done], stopped: Path) -> None:
-    done = watch(stopped, between=(int,))
-    text = done.out.decode()
-    assert done.status == 130 and text.count("last cleaning") == 2
+    completed = watch(stopped, between=(int,))
+    text = completed.out.decode()
+    assert completed.status == 130 and text.count("last cleaning") == 2
     rows = [line.split()[0] for line in text.splitlines() if line.startswith("users")]
     assert rows == ["users-1", "users-2", "users-0"] * 2
     assert "skipped: plain-0: cleanup.policy=delete" in text
@@ -487,7 +489,7 @@ def test_on_a_terminal_the_table_is_drawn_in_place(stopped: Path, monkeypatch: p
         yield WatchSnapshot(at_ms=NOW, error="gone [for] now")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "Console", lambda **given: screen)
+    monkeypatch.setattr(command, "Console", lambda **options: screen)
     with pytest.raises(KeyboardInterrupt):
         command._show_all(looks(), False, json=False)
     drawn = screen.export_text()
@@ -511,21 +513,21 @@ CLEANING_FLAGS = (
 
 
 @pytest.mark.parametrize("flags", CLEANING_FLAGS, ids=lambda flags: flags[0])
-def test_flags_that_clean_do_not_go_with_it(
+def test_flags_that_clean_are_refused_with_watch(
     watch: Callable[..., Done], stopped: Path, flags: tuple[str, ...]
 ) -> None:
-    done = watch(stopped, *flags)
-    assert (done.status, done.out) == (2, b"") and done.err.count("\n") == 1
-    assert "--watch" in done.err and flags[0] in done.err
+    completed = watch(stopped, *flags)
+    assert (completed.status, completed.out) == (2, b"") and completed.err.count("\n") == 1
+    assert "--watch" in completed.err and flags[0] in completed.err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e9", "soon"])
 def test_an_interval_out_of_range_is_refused(watch: Callable[..., Done], stopped: Path, seconds: str) -> None:
-    done = watch(stopped, f"--interval={seconds}")
-    assert (done.status, done.out) == (2, b"") and "interval" in done.err
+    completed = watch(stopped, f"--interval={seconds}")
+    assert (completed.status, completed.out) == (2, b"") and "interval" in completed.err
 
 
-def test_other_wrong_usage(siltstone: Command, watch: Callable[..., Done], stopped: Path) -> None:
+def test_other_wrong_usage_is_refused(siltstone: Command, watch: Callable[..., Done], stopped: Path) -> None:
     alone = siltstone("clean", stopped, "--dry-run", "--interval", "1")
     assert alone.status == 2 and "--watch" in alone.err
     missing = watch(stopped, "--topic", "nobody")
@@ -560,8 +562,8 @@ def test_a_copy_that_may_not_be_written_to_is_watched(watch: Callable[..., Done]
     for path in [copy, *copy.rglob("*")]:
         path.chmod(0o555 if path.is_dir() else 0o444)
     try:
-        (seen,) = watch(copy, "--json").documents
-        assert states(seen)["users-1"] == "due"
+        (snapshot,) = watch(copy, "--json").documents
+        assert states(snapshot)["users-1"] == "due"
     finally:
         for path in [copy, *copy.rglob("*")]:
             path.chmod(0o755)
@@ -573,10 +575,12 @@ def test_several_directories_are_one_table(watch: Callable[..., Done], tmp_path:
         manager.topics.create("users", 2, {"cleanup.policy": "compact", "segment.bytes": "1000"})
         for number in range(2):
             write(manager["users", number], 30)
-        topic_partition = {str(each): manager.directory_of(each).path for each in manager}
-        assert manager.directory_of(TopicPartition("users", 1)).path != topic_partition["users-0"]
-    (seen,) = watch(*paths, "--json").documents
-    assert states(seen) == {"users-0": "due", "users-1": "due"}
-    assert {each["directory"] for each in seen["logs"]} == {
-        str(path / name) for name, path in topic_partition.items()
+        directories = {
+            str(topic_partition): manager.directory_of(topic_partition).path for topic_partition in manager
+        }
+        assert manager.directory_of(TopicPartition("users", 1)).path != directories["users-0"]
+    (snapshot,) = watch(*paths, "--json").documents
+    assert states(snapshot) == {"users-0": "due", "users-1": "due"}
+    assert {log["directory"] for log in snapshot["logs"]} == {
+        str(path / name) for name, path in directories.items()
     }

@@ -52,7 +52,7 @@ MAGNIFIED = 320
 LOOKS = (("light", 1400), ("dark", MAGNIFIED))
 """The looks that a page is checked in: both themes, both widths."""
 OTHER_LOOKS = (("light", MAGNIFIED), ("dark", 1400))
-"""Those of which pictures are kept besides in thorough runs, of each page once."""
+"""The other looks, of which thorough runs keep pictures, too, one of each page."""
 TELEPHONE = 360
 """A width in between, to which a page has to reflow as well."""
 ALIKE = {
@@ -81,7 +81,7 @@ ALIKE = {
     **dict.fromkeys(("no-topic", "nothing-queue", "nothing-groups"), "nothing-topics"),
     **dict.fromkeys(("uncleanable", "savings", "changes", "jobs"), "runs"),
 }
-"""What differs in its words or numbers alone from another page or state, at which axe-core looks always."""
+"""Pages and states that differ only in words or numbers from another one, which axe-core always checks."""
 SCREENS = Path(os.environ.get("SILTSTONE_SCREENS", "build/screens"))
 """Where screenshots are kept, to be looked at: PAGE-THEME-WIDTH.png."""
 

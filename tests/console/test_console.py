@@ -62,9 +62,9 @@ PAGES = {
     "not-found": "/ui/topics/nobody",
 }
 REFUSED = {"refused": "404", "wrong-query": "400", "not-found": "404"}
-"""Pages that tell of an error, and its status, of which the browser says a word, too."""
+"""Pages of an error, with the status that the browser writes into its own log, too."""
 EMPTY_IN_LOOK_MODE = ("runs", "uncleanable", "savings", "changes")
-"""Lists that have nothing to show there, either: they are looked at without a row in every run."""
+"""Lists without a row in look mode: only thorough runs check them on an empty server as well."""
 
 
 def test_no_page_has_a_barrier_or_breaks_its_policy(
@@ -106,7 +106,7 @@ def test_the_theme_is_switched_by_a_link_and_stays(browser: webdriver.Chrome, lo
     until(browser, lambda: browser.execute_script(paper) == light)
 
 
-def test_a_dry_run_in_look_mode(browser: webdriver.Chrome, looking: str, axe: str) -> None:
+def test_a_dry_run_can_be_made_in_look_mode(browser: webdriver.Chrome, looking: str, axe: str) -> None:
     browser.get(f"{looking}/ui/topics/lagged")
     browser.get_log("browser")  # of the page before, whose server is gone
     button(browser, "Dry run").click()
@@ -240,11 +240,11 @@ def test_a_server_that_is_gone_is_shown_on_the_page(
     with Served(ServeOptions(paths=(tmp_path / "logs",), engine="process")) as served:
         for url in running(served):
             browser.get(f"{url}/ui/topics")
-            told = browser.find_element(By.ID, "connection")
-            assert told.text == ""
+            connection = browser.find_element(By.ID, "connection")
+            assert connection.text == ""
     browser.execute_script(poll)
-    until(browser, lambda: told.text.startswith("Not connected since "))
-    assert "what is shown is older" in told.text and "New topic" in text_of(browser)
+    until(browser, lambda: connection.text.startswith("Not connected since "))
+    assert "what is shown is older" in connection.text and "New topic" in text_of(browser)
     keep(browser, axe, "server-gone")
     browser.get_log("browser")  # of the request that failed
 

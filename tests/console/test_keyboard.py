@@ -20,21 +20,21 @@ WATCH = (
     f"""{FOCUSABLE}
 """
     + """
-window.gone = [];
+window.reached = [];
 document.addEventListener("focusin", ({target}) => {
   const style = getComputedStyle(target), place = target.getBoundingClientRect();
   const isSeen = target.matches(".skip") || style.outlineStyle !== "none" && parseFloat(style.outlineWidth);
   const isInside = place.bottom > 0 && place.top < innerHeight && place.right > 0 && place.left < innerWidth;
-  window.gone.push([words(target), isSeen && isInside]);
+  window.reached.push([words(target), isSeen && isInside]);
 });
 return tabbable().slice(tabbable().indexOf(document.activeElement) + 1).map(words);
 """
 )
-"""Keeps what has the focus from now on, and whether that is seen; returns what is to have it in turn, after
-the field that has it now, which was refused."""
+"""Records which elements get the focus from now on, and whether each is visible; returns those that are to
+get it in turn, after the field that has it now, which was refused."""
 STEPS_TO = f"""{FOCUSABLE}
 const tabs = tabbable(), at = tabs.indexOf(document.activeElement);
-return tabs.findIndex((each, index) => index > at && words(each).includes(arguments[0])) - at;
+return tabs.findIndex((target, index) => index > at && words(target).includes(arguments[0])) - at;
 """
 """How often Tab is to be pressed until the focus is on what has these words."""
 
@@ -52,13 +52,13 @@ def go_to(browser: webdriver.Chrome, words: str) -> None:
 
 
 def walked(browser: webdriver.Chrome, url: str) -> list[str]:
-    """What Tab goes to on a page, which is all that can be used there, in its order, each of it seen."""
+    """The elements that Tab goes to on a page: all that can be used, in order, each visible in its turn."""
     browser.get(url)
     expected = browser.execute_script(WATCH)
     press(browser, *[Keys.TAB] * len(expected))
-    gone = browser.execute_script("return window.gone")
-    assert [words for words, _ in gone] == expected, url
-    assert all(is_seen for _, is_seen in gone), (url, [words for words, is_seen in gone if not is_seen])
+    reached = browser.execute_script("return window.reached")
+    assert [words for words, _ in reached] == expected, url
+    assert all(is_seen for _, is_seen in reached), (url, [words for words, is_seen in reached if not is_seen])
     return expected
 
 

@@ -74,12 +74,12 @@ def test_each_alert_fires_and_is_silent_as_it_should(tmp_path: Path, fires: bool
 
 
 def test_a_wrong_alert_is_named(tmp_path: Path) -> None:
-    """One that is silent where it should fire."""
+    """Of two alerts, the one that is silent where it should fire."""
     write_monitoring(tmp_path)
     is_wrong = {"SiltstoneEngineDown": False, "SiltstoneCleanerDead": True}
-    with pytest.raises(AssertionError, match="SiltstoneEngineDown") as told:
+    with pytest.raises(AssertionError, match="SiltstoneEngineDown") as raised:
         assert_holds(tmp_path, is_wrong, dict.fromkeys(is_wrong, True))
-    assert "SiltstoneCleanerDead" not in str(told.value)
+    assert "SiltstoneCleanerDead" not in str(raised.value)
 
 
 def assert_holds(folder: Path, series_fire: Mapping[str, bool], alert_fires: Mapping[str, bool]) -> None:
@@ -100,10 +100,10 @@ def assert_holds(folder: Path, series_fire: Mapping[str, bool], alert_fires: Map
     test = {"interval": "1m", "input_series": series, "promql_expr_test": expected}
     document = {"rule_files": [ALERTS_FILE], "evaluation_interval": "1m", "tests": [test]}
     (folder / "test.yml").write_text(json.dumps(document))  # JSON is YAML
-    done = subprocess.run(
+    completed = subprocess.run(
         ["promtool", "test", "rules", "test.yml"], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert completed.returncode == 0, completed.stdout + completed.stderr
 
 
 def test_the_rules_and_the_dashboards_expressions_are_read(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_the_rules_and_the_dashboards_expressions_are_read(tmp_path: Path) -> No
     panels = {"groups": [{"name": "panels", "rules": rules}]}
     (tmp_path / "panels.yml").write_text(json.dumps(panels))
     for name in (ALERTS_FILE, "panels.yml"):
-        done = subprocess.run(
+        completed = subprocess.run(
             ["promtool", "check", "rules", name], cwd=tmp_path, capture_output=True, check=False
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr

@@ -133,8 +133,8 @@ def test_8_what_compaction_has_saved_in_two_clicks(visitor: Visitor, axe: str) -
 
 
 def test_9_what_the_disk_is_full_of_in_two_clicks(visitor: Visitor, open_server: Server, axe: str) -> None:
-    left = open_server[1].paths[0] / "users-0" / "00000000000000000000.log.deleted"
-    left.write_bytes(b"x" * 5000)
+    leftover = open_server[1].paths[0] / "users-0" / "00000000000000000000.log.deleted"
+    leftover.write_bytes(b"x" * 5000)
     visitor.start().follow("Directories")
     visitor.click(visitor.find("//tbody//th/a"))
     assert visitor.clicks == 2
@@ -189,8 +189,8 @@ def test_10_a_key_is_erased_in_five_clicks(visitor: Visitor, open_server: Server
     until(visitor.browser, lambda: "no value of the key is left" in text_of(visitor.browser))
     assert visitor.clicks == 5
     keep(visitor.browser, axe, "erased")
-    left = {record.key: record.value for record in open_server[1].opened()[USERS]}
-    assert left[b"alice"] is None and left[b"bob"] is not None
+    values = {record.key: record.value for record in open_server[1].opened()[USERS]}
+    assert values[b"alice"] is None and values[b"bob"] is not None
     visitor.browser.get(f"{visitor.url}/ui/changes")
     assert "erase-key" in text_of(visitor.browser)
     keep(visitor.browser, axe, "changes-made")
@@ -323,8 +323,8 @@ def test_records_that_were_deleted_before_they_could_be_followed_are_told(visito
         visitor.browser.execute_script(
             "stream.dispatchEvent(new MessageEvent(arguments[0], { data: arguments[1] }))", kind, text
         )
-    told = "Following: 1 new record. Others were deleted before they could be shown: offset 3 is below"
-    until(visitor.browser, lambda: told in text_of(visitor.browser))
+    message = "Following: 1 new record. Others were deleted before they could be shown: offset 3 is below"
+    until(visitor.browser, lambda: message in text_of(visitor.browser))
 
 
 HOSTILE = (

@@ -36,7 +36,7 @@ FORMS = {
 SHOWN = """
 const field = document.activeElement, message = document.getElementById("wrong");
 if (!message) return ["", "", "", 0, false];
-const [place, beside] = [field, message].map((each) => each.getBoundingClientRect());
+const [place, beside] = [field, message].map((element) => element.getBoundingClientRect());
 const isOnScreen = place.top >= 0 && place.bottom <= innerHeight;
 return [field.name, field.value, message.textContent, beside.top - place.bottom, isOnScreen];
 """
@@ -71,7 +71,9 @@ def fill(form: WebElement, values: dict[str, str]) -> None:
             if not field.is_displayed():
                 form.find_element(By.CSS_SELECTOR, "details.more summary").click()
             if field.tag_name == "select":
-                (option,) = (each for each in Select(field).options if each.get_property("value") == value)
+                (option,) = (
+                    option for option in Select(field).options if option.get_property("value") == value
+                )
                 option.click()
             else:
                 field.clear()
@@ -80,8 +82,8 @@ def fill(form: WebElement, values: dict[str, str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("path", "form", "field", "text", "said"),
-    [(path, form, field, text, said) for path, form, field, text, _, said in WRONG],
+    ("path", "form", "field", "text", "expected"),
+    [(path, form, field, text, expected) for path, form, field, text, _, expected in WRONG],
     ids=[f"{path} {field} {text[:9] or 'empty'}" for path, _, field, text, _, _ in WRONG],
 )
 def test_what_is_wrong_is_said_beside_its_field_which_has_the_focus(
@@ -91,7 +93,7 @@ def test_what_is_wrong_is_said_beside_its_field_which_has_the_focus(
     form: dict[str, str],
     field: str,
     text: str,
-    said: str,
+    expected: str,
 ) -> None:
     url, served = two_partitions
     page, button = FORMS[path]
@@ -111,8 +113,8 @@ def test_what_is_wrong_is_said_beside_its_field_which_has_the_focus(
         assert name.get_attribute("name") == "name" and name.get_attribute("validationMessage")
         return
     if text == "yesterday":  # which the browser does not let a user type into a field of time
-        said, text = "is missing", ""
-    until(browser, lambda: said in browser.execute_script(SHOWN)[2])
+        expected, text = "is missing", ""
+    until(browser, lambda: expected in browser.execute_script(SHOWN)[2])
     name, value, message, below, is_on_screen = browser.execute_script(SHOWN)
     assert (name, is_on_screen) == (field, True), message
     assert value == text or field == "typed"
@@ -146,12 +148,12 @@ the field keeps it; the words that say how to go on."""
 def test_a_form_that_another_tab_has_overtaken_keeps_what_was_written_and_says_how_to_go_on(
     browser: webdriver.Chrome, open_server: Server, axe: str, name: str
 ) -> None:
-    page, button, (theirs, sign), (mine, kept), way_on = TABS[name]
+    page, button, (values_of_the_other, sign), (own_values, own_value), way_on = TABS[name]
     url = f"{open_server[0]}/ui/{page}"
     browser.get(url)
     first = browser.current_window_handle
     browser.switch_to.new_window("tab")
-    for tab, values in (("other", theirs), (first, mine)):
+    for tab, values in (("other", values_of_the_other), (first, own_values)):
         browser.get(url) if tab == "other" else browser.switch_to.window(tab)
         form, press = form_of(browser, button)
         fill(form, values)
@@ -161,14 +163,14 @@ def test_a_form_that_another_tab_has_overtaken_keeps_what_was_written_and_says_h
             browser.close()
     until(browser, lambda: way_on in text_of(browser))
     keep(browser, axe, f"two-tabs-{name}")
-    (field,) = mine
+    (field,) = own_values
     form, press = form_of(browser, button)
-    assert form.find_element(By.NAME, field).get_attribute("value") == kept
+    assert form.find_element(By.NAME, field).get_attribute("value") == own_value
     press.click()
     until(browser, lambda: way_on not in text_of(browser))
     served = open_server[1]
     assert {
         "setting": served.describe("users").config.get("segment.ms"),
         "broker": str(served.opened().config["log.retention.ms"]),
-    }[name] == kept
+    }[name] == own_value
     browser.get_log("browser")  # of the answer 412

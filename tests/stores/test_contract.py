@@ -41,18 +41,18 @@ COMMANDS = {
     "dry run": ["clean", "--dry-run", "--engine", "process", "--force", NOW, "--json", "--dir"],
     "dump": ["dump", "--print-data-log"],
 }
-ASKED = {"s3proxy": "explain", "azurite": "dump", "google": "topics"}
-"""What is asked of a server of a kind in every run; all of each in thorough ones."""
+COMMAND_OF_SERVER = {"s3proxy": "explain", "azurite": "dump", "google": "topics"}
+"""The command that every run tries with a server of a kind; thorough runs try all commands with each."""
 
 
-def said(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
+def printed(capfd: pytest.CaptureFixture[str], *arguments: str, root: str) -> str:
     assert run(list(arguments)) == 0, capfd.readouterr().err
     return without_what_differs(capfd.readouterr().out, root)
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    found = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    paths = (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def table(path: str | Path, topic: str, partition: int, view: str) -> Any:
@@ -64,7 +64,7 @@ def keys(client: Any) -> list[str]:
     return sorted(str(row["path"]) for chunk in client.list() for row in chunk)
 
 
-def test_reading(
+def test_commands_say_of_a_store_what_they_say_of_a_disk(
     server: Server,
     broker: Path,
     root: str,
@@ -81,12 +81,12 @@ def test_reading(
     upload(client, broker, "brokers/one")
     before = keys(client)
     segment = max(broker.rglob("*.log"), key=lambda path: path.stat().st_size).relative_to(broker)
-    asked = COMMANDS if THOROUGH else (ASKED.get(server.name.partition(" ")[0], "topics"),)
-    for name in asked:
+    commands = COMMANDS if THOROUGH else (COMMAND_OF_SERVER.get(server.name.partition(" ")[0], "topics"),)
+    for name in commands:
         words = COMMANDS[name]
         below = f"/{segment}" if name == "dump" else ""
         of_store, of_disk = (
-            said(capfd, *words, f"{place}{below}", root=place)
+            printed(capfd, *words, f"{place}{below}", root=place)
             for place in (f"{root}/brokers/one", str(broker))
         )
         assert of_store == of_disk, name
@@ -109,7 +109,7 @@ def test_cleaning_into_a_copy_and_verifying_it(
     small_broker: Path, cleaned_on_disk: dict[str, bytes], root: str, client: Any, tmp_path: Path
 ) -> None:
     upload(client, small_broker, "before")
-    done = st.clean(
+    report = st.clean(
         f"{root}/before",
         out=Path(f"{root}/after"),
         engine="process",
@@ -117,7 +117,7 @@ def test_cleaning_into_a_copy_and_verifying_it(
         all_topics=True,
         now_ms=NOW_MS,
     )
-    assert {log.status for log in done.results} >= {"cleaned"}
+    assert {log.status for log in report.results} >= {"cleaned"}
     st.verify(f"{root}/before", f"{root}/after", engine="process").raise_for_errors()
     restore(Path(f"{root}/after"), tmp_path / "restored")
     assert contents(tmp_path / "restored") == cleaned_on_disk
@@ -138,21 +138,23 @@ def test_backup_and_restore(
     assert not any("writer.json" in key for key in keys(client))
 
 
-def test_an_export_of_parquet(broker: Path, root: str, client: Any, tmp_path: Path) -> None:
-    made = st.export(broker, f"{root}/lake/one", "parquet", "users")
+def test_an_export_of_parquet_has_the_rows_of_one_on_a_disk(
+    broker: Path, root: str, client: Any, tmp_path: Path
+) -> None:
+    export = st.export(broker, f"{root}/lake/one", "parquet", "users")
     st.export(broker, tmp_path / "local", "parquet", "users")
-    found = keys(client)
-    assert "lake/one/_SUCCESS" in found
-    assert len(found) == made.files + 1
+    names = keys(client)
+    assert "lake/one/_SUCCESS" in names
+    assert len(names) == export.files + 1
     (tmp_path / "downloaded").mkdir()
-    for key in found:
+    for key in names:
         (tmp_path / "downloaded" / Path(key).name).write_bytes(bytes(client.get(key).bytes()))
     order = [("partition", "ascending"), ("offset", "ascending")]
     of_store, of_disk = (pq.read_table(tmp_path / name).sort_by(order) for name in ("downloaded", "local"))
     assert of_store == of_disk
 
 
-def test_conditions(root: str, client: Any) -> None:
+def test_an_object_is_put_only_if_there_is_none(root: str, client: Any) -> None:
     """An object is put only if there is none; one that was replaced is not read on."""
     assert files.put_new(f"{root}/one/x", b"first")
     assert not files.put_new(f"{root}/one/x", b"other")
@@ -160,7 +162,9 @@ def test_conditions(root: str, client: Any) -> None:
     assert files.read_bytes(f"{root}/one/x") == b"first"
 
 
-def test_two_writers(small_broker: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_writers_of_a_backup_one_is_refused(
+    small_broker: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, errors = Path(f"{root}/backups"), list[BusyError]()
     put, first = backups.put_new, threading.Lock()
 
@@ -177,7 +181,7 @@ def test_two_writers(small_broker: Path, root: str, monkeypatch: pytest.MonkeyPa
     assert len(restore_points(target)) == 1
 
 
-def test_many_claim_one_name(server: Server, root: str) -> None:
+def test_of_many_writers_one_claims_a_name(server: Server, root: str) -> None:
     """Of writers that come at one time, one gets it."""
     if not server.is_atomic:
         pytest.skip(f"{server.name} looks and puts in two steps: two that come at one time may both get it")
@@ -191,7 +195,7 @@ def test_many_claim_one_name(server: Server, root: str) -> None:
 def test_an_object_that_is_replaced_while_it_is_read(
     size: int, root: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one of the same size, also where the status came from a list."""
+    """Its replacement may have the same size, and its status may have come from a list."""
     monkeypatch.setattr(objects, "WINDOW_BYTES", 64 << 10)
     monkeypatch.setattr(objects, "SMALL_BYTES", 8 << 10)
     monkeypatch.setattr(objects, "PIECE_BYTES", 50)
@@ -233,16 +237,16 @@ def test_more_keys_than_a_page_of_a_list(server: Server, root: str, client: Any)
     (folder,) = files.entries(f"{root}/many")
     assert (folder.name, folder.is_directory) == ("one", True)
     # Azurite looks through all objects for each that it deletes: 300 are more than Azure's 256 of a request.
-    gone = names[5:] if server.page_keys <= 1_000 else names[5:305]
-    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *gone]])
-    left = sorted(set(names).difference(gone))
-    assert [entry.name for entry in files.entries(f"{root}/many/one")] == left
+    deleted = names[5:] if server.page_keys <= 1_000 else names[5:305]
+    files.delete_objects([f"{root}/many/one/{name}" for name in ["none", *deleted]])
+    remaining = sorted(set(names).difference(deleted))
+    assert [entry.name for entry in files.entries(f"{root}/many/one")] == remaining
 
 
 NAMES = ["plain", "a b", "a+b", "a%20b", "ä-ö", "a=b&c", "x#y", "q?r", ".hidden", "UPPER"]
 
 
-def test_names_of_any_characters(root: str) -> None:
+def test_a_name_may_have_any_characters(root: str) -> None:
     for name in NAMES:
         assert files.put_new(f"{root}/names/{name}", name.encode())
     assert sorted(entry.name for entry in files.entries(f"{root}/names")) == sorted(NAMES)
@@ -252,7 +256,7 @@ def test_names_of_any_characters(root: str) -> None:
     assert not files.exists(f"{root}/names")
 
 
-def test_what_is_not_there_and_what_is_empty(root: str, client: Any) -> None:
+def test_a_missing_object_is_an_error_and_an_empty_one_is_not(root: str, client: Any) -> None:
     client.put("empty", b"")
     assert files.read_bytes(f"{root}/empty") == b""
     with files.Reader(f"{root}/empty") as reader:
@@ -264,7 +268,7 @@ def test_what_is_not_there_and_what_is_empty(root: str, client: Any) -> None:
     files.delete_objects([f"{root}/none"])
 
 
-def test_large_objects_and_copies(
+def test_a_large_object_is_put_in_parts_and_copied_by_the_store(
     root: str, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In parts, compared, and copied by the store."""
@@ -319,7 +323,7 @@ def _calls(root: str) -> dict[str, Callable[[], object]]:
 def test_what_fails_for_a_moment_is_asked_again(
     fault: str, root: str, client: Any, proxy: FaultyProxy
 ) -> None:
-    """Also a put and a copy that were done, and whose answers got lost."""
+    """Also a put and a copy that succeeded, and whose answers got lost."""
     client.put("one/x", b"data")
     for name, call in _calls(root).items():
         if name == "delete" and fault in (CUT, LOST):
@@ -371,7 +375,9 @@ def wrong(server: Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.usefixtures("wrong")
-def test_wrong_credentials(root: str, broker: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_credentials_are_an_error_of_one_line(
+    root: str, broker: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for call in (
         lambda: files.read_bytes(f"{root}/x"),
         lambda: files.entries(f"{root}/x"),
@@ -387,7 +393,7 @@ def test_wrong_credentials(root: str, broker: Path, capsys: pytest.CaptureFixtur
         assert "credentials" in line or "does not allow" in line
 
 
-def test_a_bucket_that_is_not_there(server: Server, root: str, broker: Path) -> None:
+def test_a_missing_bucket_is_a_missing_directory(server: Server, root: str, broker: Path) -> None:
     missing = server.address("nosuchbucket")
     with pytest.raises(OSError) as caught:
         files.entries(f"{missing}/x")

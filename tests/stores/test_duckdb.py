@@ -53,17 +53,17 @@ def rows_of(table: str, server: Server) -> list[list[object]]:
     ]
     words = [server.url.removeprefix("http://"), *map(str, paths), table]
     environment = {"PYTHONPATH": str(pypi_package("duckdb", DUCKDB))}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", QUERY, *words], capture_output=True, text=True, check=False, env=environment
     )
-    assert done.returncode == 0, done.stderr
-    rows: list[list[object]] = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr
+    rows: list[list[object]] = json.loads(completed.stdout)
     return rows
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
-def test_a_table_that_grows(form: str, server: Server, root: str, tmp_path: Path) -> None:
+def test_duckdb_reads_a_table_that_grows(form: str, server: Server, root: str, tmp_path: Path) -> None:
     """After the first export, after one that merges key buckets, and after one that writes all anew."""
     logs, target = tmp_path / "logs", f"{root}/lake/users"
     with st.open(logs, mode="a") as opened:
@@ -74,8 +74,8 @@ def test_a_table_that_grows(form: str, server: Server, root: str, tmp_path: Path
                 opened.send("users", b"value %d %d" % (turn, number), key=b"%d" % (number % (7 + turn)))
         expected = st.to_arrow(st.open(logs)["users", 0], view="latest").sort_by("offset").to_pylist()
         how = {"mode": mode} if mode == "overwrite" else {"buckets": 4} if turn == 0 else {}
-        made = st.export(logs, target, form, "users", view="latest", **how)
-        assert made.records > 0
-        found = rows_of(f"{form}_scan('{target}')", server)
-        assert found == [[row["offset"], row["key"].decode(), row["value"].decode()] for row in expected]
-        assert len(found) == 7 + turn
+        export = st.export(logs, target, form, "users", view="latest", **how)
+        assert export.records > 0
+        rows = rows_of(f"{form}_scan('{target}')", server)
+        assert rows == [[row["offset"], row["key"].decode(), row["value"].decode()] for row in expected]
+        assert len(rows) == 7 + turn

@@ -72,7 +72,7 @@ def test_a_put_that_is_killed_shows_nothing_and_stands_in_no_way(
 def test_a_name_node_that_does_not_answer_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And never a directory without files."""
+    """It is never taken for a directory without files."""
     monkeypatch.setitem(native.RETRIES, "dfs.client.failover.max.attempts", "1")
     monkeypatch.setitem(native.RETRIES, "dfs.client.failover.sleep.max.millis", "10")
     files.forget_options()
@@ -134,7 +134,7 @@ _CUTS = [
 def test_a_put_whose_connection_is_cut_is_whole_or_not_at_all(
     node: str, direction: str, after: int, proxies: Proxies, root: str
 ) -> None:
-    """And the next one is made."""
+    """The next put succeeds."""
     proxy = getattr(proxies, node)
     data, name = (LARGE if node == "data_node" else b"small"), "cut/one"
     proxy.cut(direction, after)

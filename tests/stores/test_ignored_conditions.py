@@ -42,13 +42,17 @@ WRITES: dict[str, Callable[[Path, str], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_nothing_is_written(write: str, broker: Path, root: str, client: Any) -> None:
+def test_nothing_is_written_to_a_store_that_ignores_conditions(
+    write: str, broker: Path, root: str, client: Any
+) -> None:
     with pytest.raises(OSError, match="ignores If-None-Match"):
         WRITES[write](broker, root)
     assert [row for chunk in client.list() for row in chunk] == []
 
 
-def test_it_is_read(broker: Path, root: str, client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_ignores_conditions_is_read(
+    broker: Path, root: str, client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     upload(client, broker, "one")
     outputs = []
     for place in (f"{root}/one", str(broker)):

@@ -39,8 +39,8 @@ def newest(form: str, target: str, version: int | None, server: Server, client: 
         static = StaticTable.from_metadata(f"{target}/metadata/v{version}.metadata.json", place)
         uris = [task.file.file_path for task in static.scan().plan_files()]
     assert all(uri.startswith(f"{target}/data/") or form == "delta" for uri in uris)
-    found = [client.get(f"lake/users/data/{uri.rpartition('/')[2]}").bytes() for uri in uris]
-    rows = pa.concat_tables(pq.read_table(pa.BufferReader(bytes(data))) for data in found)
+    contents = [client.get(f"lake/users/data/{uri.rpartition('/')[2]}").bytes() for uri in uris]
+    rows = pa.concat_tables(pq.read_table(pa.BufferReader(bytes(data))) for data in contents)
     return sorted(rows["offset"].to_pylist())
 
 
@@ -48,15 +48,15 @@ def newest(form: str, target: str, version: int | None, server: Server, client: 
 def test_a_table_is_made_and_brought_up_to_date(
     form: str, server: Server, broker: Path, root: str, client: Any
 ) -> None:
-    """And of two writers one commits; the other leaves nothing."""
+    """Of two writers one commits; the other leaves no file."""
     target = f"{root}/lake/users"
     with st.open(broker) as logs:
         offsets = sorted(st.to_arrow(logs["users", 0], view="latest")["offset"].to_pylist())
-    made = st.export(broker, target, form, "users", view="latest", buckets=2)
-    assert made.records == len(offsets) > 5
-    assert newest(form, target, made.version, server, client) == offsets
+    created = st.export(broker, target, form, "users", view="latest", buckets=2)
+    assert created.records == len(offsets) > 5
+    assert newest(form, target, created.version, server, client) == offsets
     again = st.export(broker, target, form, "users", view="latest")
-    assert (again.version, again.files) == (made.version, 0)
+    assert (again.version, again.files) == (created.version, 0)
     slow = FORMS[form](files.absolute(Path(target)))
     options = read_options(broker, "users", None, {}, {"view": "latest"})
     late = plan_export(slow, options, mode="overwrite", compression="zstd", buckets=None)

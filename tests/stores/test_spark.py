@@ -25,7 +25,7 @@ def session() -> Iterator[Any]:
 
 
 @pytest.mark.timeout(300)
-def test_a_dataframe(
+def test_a_dataframe_has_the_records_of_a_store(
     session: Any, server: Server, broker: Path, root: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With options of the call only: the environment, which Spark's workers have, says nothing."""
@@ -38,6 +38,6 @@ def test_a_dataframe(
         latest = st.to_arrow(logs["users", 0], view="latest").num_rows
     options = dict(server.config)
     rows = st.read(session, f"{root}/one", "users", storage_options=options).select("offset", "value")
-    found = [(row.offset, None if row.value is None else bytes(row.value)) for row in rows.collect()]
-    assert sorted(found, key=lambda row: row[0]) == whole
+    records = [(row.offset, None if row.value is None else bytes(row.value)) for row in rows.collect()]
+    assert sorted(records, key=lambda row: row[0]) == whole
     assert st.read(session, f"{root}/one", "users", view="latest", storage_options=options).count() == latest

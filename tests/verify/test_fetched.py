@@ -28,7 +28,7 @@ def checked(*parts: Sequence[bytes], start: int = 0, end: int = 4) -> FetchedVer
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_sound_batches(codec: int) -> None:
+def test_sound_batches_have_no_problem(codec: int) -> None:
     parts = [batch(2, codec=codec)], [batch(1, base_offset=2, codec=codec), batch(1, base_offset=3)]
     verdict = checked(*parts)
     assert verdict.is_sound and verdict.problems == []
@@ -39,11 +39,11 @@ def test_sound_batches(codec: int) -> None:
     assert checked(start=7, end=7).is_sound
 
 
-def test_old_formats_and_empty_batches() -> None:
+def test_old_formats_and_empty_batches_are_sound() -> None:
     for magic in (0, 1):
-        plain = b"".join(twin.message(n, b"k", b"v", magic=magic, timestamp=TIME_MS + n) for n in range(3))
-        wrapped = twin.wrapper(2, plain, 1, magic=magic, timestamp=TIME_MS + 2)
-        for entries in (plain, wrapped):
+        messages = b"".join(twin.message(n, b"k", b"v", magic=magic, timestamp=TIME_MS + n) for n in range(3))
+        wrapped = twin.wrapper(2, messages, 1, magic=magic, timestamp=TIME_MS + 2)
+        for entries in (messages, wrapped):
             verdict = checked([entries, batch(1, base_offset=3)])
             assert verdict.is_sound, verdict.problems
             assert verdict.records == 4
@@ -64,13 +64,13 @@ def test_old_formats_and_empty_batches() -> None:
     ("batch_times", [[batch(4, max_timestamp=TIME_MS + 2)]]),
     ("batch_times", [[batch(4, max_timestamp=TIME_MS + 4)]]),
 ])  # fmt: skip
-def test_each_problem(kind: str, parts: Sequence[Sequence[bytes]]) -> None:
+def test_each_kind_of_problem_is_found(kind: str, parts: Sequence[Sequence[bytes]]) -> None:
     verdict = checked(*parts)
     assert dict(verdict.found) == {kind: 1}, verdict.problems
     assert verdict.to_json()["found"] == {kind: 1} and verdict.to_json()["status"] == "problems"
 
 
-def test_a_log_that_starts_later() -> None:
+def test_batches_below_the_log_start_are_out_of_bounds() -> None:
     verdict = checked([batch(2), batch(2, base_offset=2)], start=2)
     assert dict(verdict.found) == {"bounds": 1}
 

@@ -22,27 +22,27 @@ def _all_pass(case: golden_sets.Case, rounds: list[golden_sets.Round], path: Pat
     for number, round_ in enumerate(rounds):
         staged = stage_pair(case, round_, path / str(number))
         for exact in dict.fromkeys((round_.now_is_exact, False)):
-            found = with_clock(staged, round_, is_exact=exact).verdict()
-            assert found.is_sound, (round_.number, exact, found.problems)
-            assert found.records_before == found.records_after + sum(found.removed.values())
+            verdict = with_clock(staged, round_, is_exact=exact).verdict()
+            assert verdict.is_sound, (round_.number, exact, verdict.problems)
+            assert verdict.records_before == verdict.records_after + sum(verdict.removed.values())
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_kafkas_results_pass(golden: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(golden, name)
-    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+    _all_pass(case, [round_ for round_ in case.rounds if round_.after is not None], tmp_path)
 
 
 @pytest.mark.parametrize("name", TRANSACTIONS)
 def test_kafkas_results_with_transactions_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
-    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+    _all_pass(case, [round_ for round_ in case.rounds if round_.after is not None], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["map_full", "map_full_lz4"])
 def test_cleanings_that_ended_with_a_full_offset_map_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
-    _all_pass(case, [each for each in case.rounds if each.after is not None], tmp_path)
+    _all_pass(case, [round_ for round_ in case.rounds if round_.after is not None], tmp_path)
 
 
 @pytest.mark.parametrize("name", OLD_FORMATS)
@@ -57,15 +57,15 @@ def test_kafkas_results_with_message_sets_pass(cleaned: Path, tmp_path: Path, na
 )
 def test_our_own_results_pass(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
-    for round_ in (each for each in case.rounds if each.cleaned):
+    for round_ in (round_ for round_ in case.rounds if round_.cleaned):
         pair = stage_pair(case, round_, tmp_path / str(round_.number))
         shutil.rmtree(pair.after)
         shutil.copytree(pair.before, pair.after, copy_function=shutil.copy2)
         assert round_.now_ms is not None
         clean_round(pair.after, round_.command_config, round_.now_ms, way)
         exact = replace(pair.settings, cleaned_at_ms=round_.now_ms, cleaned_at_is_exact=True)
-        found = Pair(
+        verdict = Pair(
             before=pair.before, after=pair.after, topic_partition=pair.topic_partition, settings=exact
         ).verdict()
-        assert found.is_sound, found.problems
-        assert sum(found.removed.values()) > 0
+        assert verdict.is_sound, verdict.problems
+        assert sum(verdict.removed.values()) > 0

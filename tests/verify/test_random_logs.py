@@ -41,8 +41,8 @@ def _settings(config: Mapping[str, object], now_ms: int, *, exact: bool) -> Clea
 
 
 def _verdict(before: Path, after: Path, settings: CleaningSettings) -> LogVerdict:
-    (found,) = verify([before], [after], check_in_process, lambda _: settings).logs
-    return found
+    (verdict,) = verify([before], [after], check_in_process, lambda _: settings).logs
+    return verdict
 
 
 def _offsets(partition: Path) -> set[int]:
@@ -67,25 +67,25 @@ def test_every_cleaning_in_a_logs_life_passes(life: Life) -> None:
             result = logs.run(living.root, config=living.settings(round_), now_ms=now_ms)
             for exact in (True, False):
                 settings = _settings(living.settings(round_), now_ms, exact=exact)
-                found = _verdict(before, living.root, settings)
-                assert found.is_sound, (number, exact, [str(problem) for problem in found.problems])
+                verdict = _verdict(before, living.root, settings)
+                assert verdict.is_sound, (number, exact, [str(problem) for problem in verdict.problems])
             if result.status == CLEANED and not result.discarded.expired:
-                assert found.removed["superseded"] == result.discarded.superseded
-                assert found.removed["aborted"] == result.discarded.aborted
-                assert found.removed["keyless"] == result.discarded.keyless
+                assert verdict.removed["superseded"] == result.discarded.superseded
+                assert verdict.removed["aborted"] == result.discarded.aborted
+                assert verdict.removed["keyless"] == result.discarded.keyless
 
 
 def _drop(partition: Path, offset: int, interval: int) -> None:
-    """Take one record away; an emptied batch goes."""
+    """Remove one record, and its batch where no record remains."""
     for path in partition.glob("*.log"):
         base = int(path.stem)
         batches = read_batches(partition, base)
         if any(record.offset == offset for batch in batches for record in batch.records):
             raw = []
             for batch in batches:
-                left = [record for record in batch.records if record.offset != offset]
-                same = len(left) == len(batch.records)
-                raw.append(batch.raw if same else batch.rebuilt(left) if left else b"")
+                remaining = [record for record in batch.records if record.offset != offset]
+                same = len(remaining) == len(batch.records)
+                raw.append(batch.raw if same else batch.rebuilt(remaining) if remaining else b"")
             logs.write_segment(partition, base, b"".join(raw), interval)
 
 
@@ -98,19 +98,19 @@ def test_random_logs_pass_and_a_lost_record_is_found(log: RandomLog, random: obj
         partition = log.write(after)
         result = logs.run(after, config=log.config, now_ms=log.now_ms)
         settings = _settings(log.config, log.now_ms, exact=True)
-        found = _verdict(before, after, settings)
-        assert found.is_sound, [str(problem) for problem in found.problems]
+        verdict = _verdict(before, after, settings)
+        assert verdict.is_sound, [str(problem) for problem in verdict.problems]
         if result.status != CLEANED:
             return
-        kept = [
+        retained = [
             record.offset
             for base in sorted(int(path.stem) for path in partition.glob("*.log"))[:-1]
-            if base < (found.cleaned_end_offset or 0)
+            if base < (verdict.cleaned_end_offset or 0)
             for batch in read_batches(partition, base)
             for record in batch.records
         ]
-        if kept:
-            _drop(partition, random.choice(kept), log.interval)  # type: ignore[attr-defined]
+        if retained:
+            _drop(partition, random.choice(retained), log.interval)  # type: ignore[attr-defined]
             assert not _verdict(before, after, settings).is_sound
 
 
@@ -127,7 +127,10 @@ def test_the_oracles_first_dirty_offset_is_the_verifiers() -> None:
             partition = logs.write_log(path, segments, checkpoint=5)
         expected = oracle.clean(partition, oracle.Cleaning(now_ms=logs.NOW, checkpoint=5))
         logs.run(after)
-        found = _verdict(before, after, _settings({}, logs.NOW, exact=True))
-        assert found.is_sound, found.problems
-        assert (found.first_dirty_offset, found.cleaned_end_offset) == (expected.first_dirty, expected.end)
+        verdict = _verdict(before, after, _settings({}, logs.NOW, exact=True))
+        assert verdict.is_sound, verdict.problems
+        assert (verdict.first_dirty_offset, verdict.cleaned_end_offset) == (
+            expected.first_dirty,
+            expected.end,
+        )
         assert _offsets(partition) == {11, 12, 13}

@@ -36,7 +36,9 @@ def sound() -> set[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("spoiling", SPOILINGS, ids=lambda each: f"{each.spoil.__name__}-{each.case}")
+@pytest.mark.parametrize(
+    "spoiling", SPOILINGS, ids=lambda spoiling: f"{spoiling.spoil.__name__}-{spoiling.case}"
+)
 def test_a_spoiled_result_is_found(
     golden: Path,
     cleaned: Path,
@@ -51,15 +53,18 @@ def test_a_spoiled_result_is_found(
         assert pair.verdict().is_sound
         sound.add((spoiling.case, spoiling.round))
     spoiling.spoil(Spoiler(pair=pair, random=random.Random(seed)))
-    found = pair.verdict()
-    assert spoiling.found & found.found.keys(), (found.found, [str(problem) for problem in found.problems])
+    verdict = pair.verdict()
+    assert spoiling.found & verdict.found.keys(), (
+        verdict.found,
+        [str(problem) for problem in verdict.problems],
+    )
 
 
 def test_the_loss_of_the_last_batch_names_no_producer(golden: Path, tmp_path: Path) -> None:
     case = golden_sets.load_case(golden, "basic")
     pair = stage_pair(case, case.rounds[0], tmp_path)
     lose_an_empty_segments_neighbour(Spoiler(pair=pair, random=random.Random(1)))
-    (problem,) = [each for each in pair.verdict().problems if each.kind == "last_batch_lost"]
+    (problem,) = [problem for problem in pair.verdict().problems if problem.kind == "last_batch_lost"]
     assert problem.offset is not None and "producer" not in problem.detail
 
 
@@ -69,8 +74,8 @@ def test_a_log_that_is_gone_and_one_that_is_new_are_found(golden: Path, tmp_path
     (pair.before / "more-0").mkdir()
     shutil.copy(pair.original / f"{0:020}.log", pair.before / "more-0")
     (pair.after / "most-0").mkdir()
-    found = verify([pair.before], [pair.after], check_in_process, lambda _: pair.settings)
-    kinds = {f"{log.topic}-{log.partition}": set(log.found) for log in found.logs}
+    report = verify([pair.before], [pair.after], check_in_process, lambda _: pair.settings)
+    kinds = {f"{log.topic}-{log.partition}": set(log.found) for log in report.logs}
     assert kinds == {"basic-0": set(), "more-0": {"log_missing"}, "most-0": {"log_unknown"}}
 
 
