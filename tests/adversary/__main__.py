@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 
 from tests.adversary.bases import Bases
-from tests.adversary.drawing import every_one, flips, random_cases
+from tests.adversary.drawing import flips, interleaved, random_cases
 from tests.adversary.judging import FAILED, Case
-from tests.adversary.room import Found, run_room, say
+from tests.adversary.room import Findings, run_room, say
 from tests.support.in_memory import FOLDER
 
 HOUR = 3600
@@ -21,21 +21,21 @@ HOUR = 3600
 
 def main() -> int:
     """Run; the exit status is 1 when a case failed."""
-    asked = _arguments()
+    arguments = _arguments()
     store = Path(tempfile.mkdtemp(prefix="siltstone-adversary-", dir=FOLDER))
-    kept = Path(asked.keep)
-    shutil.rmtree(kept, ignore_errors=True)
+    failures_folder = Path(arguments.keep)
+    shutil.rmtree(failures_folder, ignore_errors=True)
     try:
-        if asked.case:
-            cases = [Case.of(text) for text in asked.case.split()]
-            found = run_room(cases, store, seconds=HOUR, workers=1, keep=kept, tell=say)
-            say(", ".join(f"{name}: {count}" for name, count in found.outcomes.items()))
+        if arguments.case:
+            cases = [Case.of(text) for text in arguments.case.split()]
+            findings = run_room(cases, store, seconds=HOUR, workers=1, keep=failures_folder, tell=say)
+            say(", ".join(f"{name}: {count}" for name, count in findings.outcomes.items()))
         else:
-            found = _run(asked, store, kept)
+            findings = _run(arguments, store, failures_folder)
     finally:
         with contextlib.suppress(OSError):
             shutil.rmtree(store)
-    return 1 if found.outcomes[FAILED] else 0
+    return 1 if findings.outcomes[FAILED] else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -57,28 +57,30 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(asked: argparse.Namespace, store: Path, kept: Path) -> Found:
-    say(f"seed {asked.seed}, {asked.seconds:.0f} s, {asked.workers} workers")
+def _run(arguments: argparse.Namespace, store: Path, failures_folder: Path) -> Findings:
+    say(f"seed {arguments.seed}, {arguments.seconds:.0f} s, {arguments.workers} workers")
     bases = Bases(store / "names")
     (store / "names").mkdir()
     names = bases.names()
     golden = [name for name in names if name.startswith(("golden/", "txn/")) and name.endswith("/0")]
-    single = flips(asked.seed, bases, golden)
-    left_out, only = set(asked.without.split(",")), set(filter(None, asked.only.split(",")))
+    single = flips(arguments.seed, bases, golden)
+    left_out, only = set(arguments.without.split(",")), set(filter(None, arguments.only.split(",")))
     drawn = (
         case
-        for case in random_cases(asked.seed, names, slow=not asked.no_slow)
+        for case in random_cases(arguments.seed, names, slow=not arguments.no_slow)
         if not left_out & {*case.attacks, *case.commands}
         and (not only or only & {*case.attacks, *case.commands})
     )
-    cases = drawn if only else every_one(drawn, single, 1)
-    found = run_room(cases, store, seconds=asked.seconds, workers=asked.workers, keep=kept, tell=say)
-    done = sum(count for (kind, _), count in found.table.items() if kind.startswith("every bit"))
-    say(found.text())
-    say(f"one flip: {done} of {len(single)} bits; seed {asked.seed}")
-    if found.failures:
-        say(f"{found.outcomes[FAILED]} cases failed; their directories are in {kept}")
-    return found
+    cases = drawn if only else interleaved(drawn, single, 1)
+    findings = run_room(
+        cases, store, seconds=arguments.seconds, workers=arguments.workers, keep=failures_folder, tell=say
+    )
+    flips_done = sum(count for (kind, _), count in findings.table.items() if kind.startswith("every bit"))
+    say(findings.text())
+    say(f"one flip: {flips_done} of {len(single)} bits; seed {arguments.seed}")
+    if findings.failures:
+        say(f"{findings.outcomes[FAILED]} cases failed; their directories are in {failures_folder}")
+    return findings
 
 
 sys.exit(main()) if __name__ == "__main__" else None

@@ -73,15 +73,15 @@ def _put(path: Path, data: bytes) -> None:
 def _files(draw: Random, scene: Scene, *, logs: bool = False) -> list[Path]:
     """Small files of a partition that is cleaned and of the directory; with ``logs`` the logs too."""
     partition = scene.target(draw)
-    found = [path for path in sorted(partition.iterdir()) if regular(path)]
-    found += [path for path in sorted(partition.parent.iterdir()) if regular(path) and path.name != ".lock"]
-    return [path for path in found if logs or path.suffix != ".log"]
+    files = [path for path in sorted(partition.iterdir()) if regular(path)]
+    files += [path for path in sorted(partition.parent.iterdir()) if regular(path) and path.name != ".lock"]
+    return [path for path in files if logs or path.suffix != ".log"]
 
 
-def _one(draw: Random, found: list[Path]) -> Path:
-    if not found:
+def _any_of(draw: Random, files: list[Path]) -> Path:
+    if not files:
         raise DoesNotApplyError
-    return draw.choice(found)
+    return draw.choice(files)
 
 
 def flip_exactly(scene: Scene, place: str) -> str:
@@ -112,7 +112,7 @@ def _note_file(scene: Scene, path: Path) -> None:
 @attack
 def flip_bit(draw: Random, scene: Scene) -> str:
     """One bit of a file beside the logs."""
-    path = _one(draw, [file for file in _files(draw, scene) if file.stat().st_size])
+    path = _any_of(draw, [file for file in _files(draw, scene) if file.stat().st_size])
     bit = draw.randrange(path.stat().st_size * 8)
     _note_file(scene, path)
     _flip(path, bit)
@@ -122,7 +122,9 @@ def flip_bit(draw: Random, scene: Scene) -> str:
 @attack
 def flip_log(draw: Random, scene: Scene) -> str:
     """One bit of a log, of the headers more often than of the rest."""
-    path = _one(draw, [segment for segment in scene.segments(scene.target(draw)) if segment.stat().st_size])
+    path = _any_of(
+        draw, [segment for segment in scene.segments(scene.target(draw)) if segment.stat().st_size]
+    )
     data = path.read_bytes()
     position = draw.randrange(len(data))
     batches = scan(int(path.stem), data).batches
@@ -137,7 +139,9 @@ def flip_log(draw: Random, scene: Scene) -> str:
 @attack
 def cut_file(draw: Random, scene: Scene) -> str:
     """A file ends early."""
-    path = _one(draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size])
+    path = _any_of(
+        draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size]
+    )
     size = draw.randrange(path.stat().st_size)
     _note_file(scene, path)
     _write(path, path.read_bytes()[:size])
@@ -147,7 +151,9 @@ def cut_file(draw: Random, scene: Scene) -> str:
 @attack
 def zero_file(draw: Random, scene: Scene) -> str:
     """Some of a file is zeros, as a block that never reached the disk."""
-    path = _one(draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size])
+    path = _any_of(
+        draw, [file for file in _files(draw, scene, logs=draw.random() < 0.5) if file.stat().st_size]
+    )
     data = bytearray(path.read_bytes())
     start = draw.randrange(len(data))
     end = min(len(data), start + draw.choice([1, 8, 512, 1 << 20]))
@@ -160,7 +166,7 @@ def zero_file(draw: Random, scene: Scene) -> str:
 @attack
 def append_garbage(draw: Random, scene: Scene) -> str:
     """Something stands behind a file's end."""
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.5))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.5))
     data = path.read_bytes()
     tail = draw.choice([draw.randbytes(draw.choice([1, 12, 100, 5000])), bytes(64), data, data[-20:]])
     _note_file(scene, path)
@@ -171,7 +177,7 @@ def append_garbage(draw: Random, scene: Scene) -> str:
 @attack
 def empty_file(draw: Random, scene: Scene) -> str:
     """A file without bytes."""
-    path = _one(draw, _files(draw, scene))
+    path = _any_of(draw, _files(draw, scene))
     _note_file(scene, path)
     _write(path, b"")
     return f"emptied {_below(scene, path)}"
@@ -182,26 +188,26 @@ def swap_files(draw: Random, scene: Scene) -> str:
     """Two files of one kind in each other's place."""
     partition = scene.target(draw)
     suffix = draw.choice([*INDEXED, ".log"])
-    found = [
+    files = [
         path
-        for each in {partition, *scene.targets()}
-        for path in sorted(each.glob(f"*{suffix}"))
+        for folder in {partition, *scene.targets()}
+        for path in sorted(folder.glob(f"*{suffix}"))
         if regular(path)
     ]
-    if len(found) < 2:
+    if len(files) < 2:
         raise DoesNotApplyError
-    one, other = draw.sample(sorted(found), 2)
-    first, second = one.read_bytes(), other.read_bytes()
-    _note_file(scene, one)
-    _write(one, second)
-    _write(other, first)
-    return f"swapped {_below(scene, one)} and {_below(scene, other)}"
+    first_file, second_file = draw.sample(sorted(files), 2)
+    first_bytes, second_bytes = first_file.read_bytes(), second_file.read_bytes()
+    _note_file(scene, first_file)
+    _write(first_file, second_bytes)
+    _write(second_file, first_bytes)
+    return f"swapped {_below(scene, first_file)} and {_below(scene, second_file)}"
 
 
 @attack
 def delete_file(draw: Random, scene: Scene) -> str:
     """A file that is gone."""
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.3))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.3))
     _note_file(scene, path)
     path.unlink()
     return f"deleted {_below(scene, path)}"
@@ -223,7 +229,7 @@ def _put_link(scene: Scene, path: Path, target: Path) -> str:
 @attack
 def link_file(draw: Random, scene: Scene) -> str:
     """A file of the partition is a link to the same bytes elsewhere; logs too."""
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.7))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.7))
     target = scene.bystander / f"moved-{path.name}"
     shutil.copy2(path, target)
     return _put_link(scene, path, target)
@@ -283,7 +289,7 @@ def link_partition(draw: Random, scene: Scene) -> str:
 @attack
 def hard_link(draw: Random, scene: Scene) -> str:
     """A file of the partition has a second name elsewhere."""
-    path = _one(draw, _files(draw, scene, logs=True))
+    path = _any_of(draw, _files(draw, scene, logs=True))
     os.link(path, scene.root / "twin" / path.name)
     scene.shared = True
     return f"{_below(scene, path)} has a second name"
@@ -292,7 +298,7 @@ def hard_link(draw: Random, scene: Scene) -> str:
 @attack
 def odd_file(draw: Random, scene: Scene) -> str:
     """A queue or a directory has the name of a file."""
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.6))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.6))
     path.unlink()
     if draw.random() < 0.5:
         os.mkfifo(path)
@@ -329,7 +335,7 @@ def other_owner(draw: Random, scene: Scene) -> str:
         for path in (partition, *partition.iterdir()):
             os.chown(path, 12345, 12345, follow_symlinks=False)
         return f"all of {_below(scene, partition)} is of owner 12345"
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.5))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.5))
     os.chown(path, 12345, 12345)
     return f"{_below(scene, path)} is of owner 12345"
 
@@ -337,7 +343,7 @@ def other_owner(draw: Random, scene: Scene) -> str:
 @attack
 def odd_mode(draw: Random, scene: Scene) -> str:
     """A mode that makes no sense."""
-    path = _one(draw, _files(draw, scene, logs=draw.random() < 0.5))
+    path = _any_of(draw, _files(draw, scene, logs=draw.random() < 0.5))
     mode = draw.choice([0o000, 0o777, 0o4755, 0o200, 0o444])
     path.chmod(mode)
     return f"{_below(scene, path)} has mode {mode:o}"
@@ -362,7 +368,14 @@ def forge_checkpoint(draw: Random, scene: Scene) -> str:
         if len(fields) == 3:
             rows[fields[0], fields[1]] = fields[2]
     rows[topic, number] = str(draw.choice(offsets))
-    lines = ["0", str(len(rows)), *(f"{one} {two} {three}" for (one, two), three in rows.items())]
+    lines = [
+        "0",
+        str(len(rows)),
+        *(
+            f"{topic_name} {partition_number} {offset_text}"
+            for (topic_name, partition_number), offset_text in rows.items()
+        ),
+    ]
     _put(path, ("\n".join(lines) + "\n").encode())
     return f"{name} says {rows[topic, number]} for {partition.name}"
 
@@ -422,15 +435,15 @@ def forge_snapshot(draw: Random, scene: Scene) -> str:
 
 def _rows_of(log: object) -> list[tuple[int, ...]]:
     """What a true snapshot of the log's end has to say."""
-    found: dict[int, list[int]] = {}
+    rows: dict[int, list[int]] = {}
     for batch in log.batches():  # type: ignore[attr-defined]
         if batch.magic == 2 and batch.producer_id >= 0 and batch.records and not batch.attributes & 0x20:
             last = batch.records[-1]
             opened = batch.base_offset if batch.attributes & TRANSACTIONAL else -1
             sequence = max(last.producer[2], 0)
             stamp = batch.max_timestamp
-            found[batch.producer_id] = [batch.producer_id, 0, sequence, last.offset, 0, stamp, 0, opened]
-    return [tuple(row) for row in found.values()]
+            rows[batch.producer_id] = [batch.producer_id, 0, sequence, last.offset, 0, stamp, 0, opened]
+    return [tuple(row) for row in rows.values()]
 
 
 @attack
@@ -530,10 +543,10 @@ def _a_batch(draw: Random, scene: Scene) -> tuple[Path, bytes, int, bytes]:
     """A sound batch of v2: its file, bytes, position, and the file's bytes."""
     path = draw.choice(scene.segments(scene.target(draw)))
     data = path.read_bytes()
-    found = [(at, batch) for at, batch in scan(int(path.stem), data).batches if batch.magic == 2]
-    if not found:
+    batches = [(at, batch) for at, batch in scan(int(path.stem), data).batches if batch.magic == 2]
+    if not batches:
         raise DoesNotApplyError
-    position, _ = draw.choice(found)
+    position, _ = draw.choice(batches)
     size = struct.unpack_from(">i", data, position + 8)[0] + 12
     return path, data[position : position + size], position, data
 
@@ -660,21 +673,23 @@ def swap_leftovers(draw: Random, scene: Scene) -> str:
     One .swap at most: what lies between two is taken for replaced, in Kafka too.
     """
     partition = scene.target(draw)
-    said: list[str] = []
+    leftovers: list[str] = []
     for _ in range(draw.randint(1, 2)):
         log = draw.choice(scene.segments(partition))
-        suffixes = [".cleaned", ".deleted"] + ([] if any(".swap" in each for each in said) else [".swap"])
+        suffixes = [".cleaned", ".deleted"] + (
+            [] if any(".swap" in name for name in leftovers) else [".swap"]
+        )
         suffix = draw.choice(suffixes)
         for path in sorted(partition.glob(f"{log.stem}.*")):
             if regular(path) and path.suffix in (".log", *INDEXED[:3]):
                 copy = path.with_name(path.name + suffix)
                 if not os.path.lexists(copy):
                     shutil.copy2(path, copy)
-        said.append(f"{log.stem}{suffix}")
+        leftovers.append(f"{log.stem}{suffix}")
     if draw.random() < 0.3:
         _put(partition / f"{int(log.stem):020}.log.cleaned", draw.randbytes(30))
-        said.append(f"{log.stem}.log.cleaned of garbage")
-    return f"leftovers {said}"
+        leftovers.append(f"{log.stem}.log.cleaned of garbage")
+    return f"leftovers {leftovers}"
 
 
 @attack

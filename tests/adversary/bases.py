@@ -5,12 +5,10 @@
     golden/NAME/0, legacy/NAME, old/NAME/0, txn/NAME/0     rounds of the golden sets, by their number
     recovery/NAME                                          directories after a kill, damaged or amid a swap
     broker/whole_43, broker/whole_39                       all log directories of a stopped broker
-    life/3                                                 a random log with transactions, written by the
-    product
+    life/3                                                 a random log of the product, with transactions
     made/NAME                                              small ones with one thing in them each
 
-A base lies below a folder as ``data`` (``data0``, ``data1`` for a broker). The same name gives the same
-bytes.
+A base lies below a folder as ``data`` (``data0``, ``data1`` for a broker). Its bytes depend on its name only.
 """
 
 from __future__ import annotations
@@ -77,21 +75,21 @@ class Bases:
 
     def names(self, *, golden: bool = True) -> list[str]:
         """All of them, without those of the golden sets where these are not wanted."""
-        made = [f"made/{name}" for name in writing.MADE] + [f"life/{number}" for number in range(LIVES)]
+        own_names = [f"made/{name}" for name in writing.MADE] + [f"life/{number}" for number in range(LIVES)]
         if not golden:
-            return made
-        found = [f"broker/{name}" for name in ("whole_43", "whole_39")]
+            return own_names
+        golden_names = [f"broker/{name}" for name in ("whole_43", "whole_39")]
         for kind, prefix in (("golden", ""), ("old", "old_formats/"), ("txn", "transactions/")):
             root = self.root(kind)
             names = golden_sets.case_names(root / prefix)
             for name in names:
                 case = golden_sets.load_case(root, prefix + name)
-                usable = (each for each in case.rounds if each.now_ms is not None or kind == "old")
-                found += [f"{kind}/{name}/{each.number - 1}" for each in usable]
+                usable = (round_ for round_ in case.rounds if round_.now_ms is not None or kind == "old")
+                golden_names += [f"{kind}/{name}/{round_.number - 1}" for round_ in usable]
         for part in ("g", "r"):
             root = self.unpacked(part) / "golden"
-            found += golden_sets.recovery_names(root)
-        return made + sorted(found)
+            golden_names += golden_sets.recovery_names(root)
+        return own_names + sorted(golden_names)
 
     def root(self, kind: str) -> Path:
         """Where the golden sets of a kind were unpacked to."""
@@ -169,7 +167,7 @@ def _broker(bases: Bases, name: str, rest: str, folder: Path) -> Base:
     for part in parts:
         shutil.copytree(part, folder / part.name, copy_function=shutil.copy2)
     case = json.loads((case_root / rest / "case.json").read_text(encoding="utf-8"))
-    now_ms = max(each["now_ms"] for each in case["cleaned"].values())
+    now_ms = max(cleaning["now_ms"] for cleaning in case["cleaned"].values())
     return Base(
         name=name, folder=folder, from_metadata=True, broker_config=case["broker_static"], now_ms=now_ms
     )
@@ -180,8 +178,8 @@ def _life(bases: Bases, name: str, rest: str, folder: Path) -> Base:
     draw = random.Random(f"life {rest}")
     rounds = tuple(_round(draw) for _ in range(draw.choice([1, 1, 2])))
     living = lives.Living(folder / "data", lives.Life(rounds=rounds, interval=draw.choice([0, 200, 4096])))
-    for each in rounds:
-        living.write(each)
+    for round_ in rounds:
+        living.write(round_)
     writing.finish(folder / "data")
     config = {key: str(value) for key, value in living.settings(rounds[-1]).items()}
     config.pop("producer.id.expiration.ms")
@@ -237,10 +235,10 @@ _KINDS: dict[str, Callable[[Bases, str, str, Path], Base]] = {
 
 def copy(base: Base, place: Path) -> list[Path]:
     """A fresh copy of a base's log directories below ``place``."""
-    found = []
+    copies = []
     for name in base.directories:
         shutil.copytree(base.folder / name, place / name, copy_function=shutil.copy2)
         facts = os.stat(base.folder / name)
         os.utime(place / name, ns=(facts.st_mtime_ns, facts.st_mtime_ns))
-        found.append(place / name)
-    return found
+        copies.append(place / name)
+    return copies

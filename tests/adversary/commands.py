@@ -57,15 +57,16 @@ YEAR_9000_MS = 221_845_392_000_000
 
 
 @dataclass(slots=True, kw_only=True)
-class Done:
+class Execution:
     """What a command did: ``kind`` says what it may do to logs. ``results``: of logs, by their directories.
 
-    ``error``: a traceback that must not be. ``rows``: what was read, by log. ``contract``: what is wrong with
-    its answer itself. ``drop_keyless``, ``to_the_end``: what it was told.
+    ``description``: the command in a few words. ``error``: a traceback that must not be. ``rows``: what was
+    read, by log. ``contract``: what is wrong with the answer itself. ``drop_keyless``, ``to_the_end``: the
+    command's flags.
     """
 
     kind: str
-    said: str
+    description: str
     status: int | None = None
     results: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reported: bool = False
@@ -79,7 +80,7 @@ class Done:
     interrupted: bool = False
 
 
-Command = Callable[[Random, Scene], Done]
+Command = Callable[[Random, Scene], Execution]
 COMMANDS: dict[str, Command] = {}
 
 
@@ -102,8 +103,8 @@ class Answer:
 def call(arguments: Sequence[str]) -> Answer:
     """Run a command line here; where it is one of ``clean`` or ``explain``, mostly without cyclopts, which
     would take two thirds of the time. Names that are no text are escaped, as ``main`` sees to."""
-    said = io.BytesIO()
-    output, errors = io.TextIOWrapper(said, "utf-8", errors="backslashreplace", newline=""), io.StringIO()
+    printed = io.BytesIO()
+    output, errors = io.TextIOWrapper(printed, "utf-8", errors="backslashreplace", newline=""), io.StringIO()
     status, error = None, None
     parsed = arguments[0] not in _PARSED or zlib.crc32(repr(arguments).encode()) % 16 == 0
     with (
@@ -120,7 +121,7 @@ def call(arguments: Sequence[str]) -> Answer:
             error = traceback.format_exc()
     with contextlib.suppress(ValueError):
         output.flush()
-    return Answer(status=status, output=said.getvalue().decode(), stderr=errors.getvalue(), error=error)
+    return Answer(status=status, output=printed.getvalue().decode(), stderr=errors.getvalue(), error=error)
 
 
 _PARSED = {
@@ -137,7 +138,7 @@ _JSON: dict[str, dict[str, Any]] = {
 def _run_quickly(arguments: list[str]) -> int:
     """What ``main._run`` does with a command line that is known to be right."""
     function, flags_of = _PARSED[arguments[0]]
-    kinds = {each.name: str(each.type) for each in dataclasses.fields(flags_of)}
+    kinds = {flag.name: str(flag.type) for flag in dataclasses.fields(flags_of)}
     flags: dict[str, Any] = {}
     more: dict[str, Any] = {}
     places: list[Path] = []
@@ -169,7 +170,7 @@ def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
     """Run ``python -m siltstone`` in a process of its own, with the source tree that these tests import."""
     source = str(Path(siltstone.__file__).parents[1])
     variables = {**os.environ, "PYTHONPATH": source, **environment}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "siltstone", *arguments],
         capture_output=True,
         env=variables,
@@ -177,11 +178,14 @@ def call_apart(arguments: Sequence[str], **environment: str) -> Answer:
         check=False,
         preexec_fn=_lift_memory_limit,
     )
-    errors = done.stderr.decode("utf-8", "replace")
+    errors = completed.stderr.decode("utf-8", "replace")
     assert "No module named" not in errors, errors
     error = errors if "Traceback (most recent call last)" in errors else None
     return Answer(
-        status=done.returncode, output=done.stdout.decode("utf-8", "replace"), stderr=errors, error=error
+        status=completed.returncode,
+        output=completed.stdout.decode("utf-8", "replace"),
+        stderr=errors,
+        error=error,
     )
 
 
@@ -221,19 +225,19 @@ def _directories(scene: Scene) -> list[str]:
 
 def _document(answer: Answer) -> dict[str, Any] | None:
     try:
-        found = json.loads(answer.output)
+        document = json.loads(answer.output)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
-def _cleaned(answer: Answer, said: str, **more: Any) -> Done:
+def _cleaned(answer: Answer, description: str, **more: Any) -> Execution:
     """What ``clean --json`` answered."""
     document = _document(answer)
     logs = document["logs"] if document else []
-    done = Done(
+    execution = Execution(
         kind=CLEANS,
-        said=said,
+        description=description,
         status=answer.status,
         results={log["directory"]: log for log in logs},
         reported=document is not None,
@@ -241,31 +245,31 @@ def _cleaned(answer: Answer, said: str, **more: Any) -> Done:
         stderr=answer.stderr,
     )
     for name, value in more.items():
-        setattr(done, name, value)
+        setattr(execution, name, value)
     if document is not None:
         bad = any(log["status"] in ("failed", "uncleanable") for log in logs)
         if answer.status != int(bad):
-            done.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
+            execution.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
         for log in logs:
             if log["status"] != "cleaned" and not log["reason"]:
-                done.contract.append(f"{log['directory']}: {log['status']} without a reason")
+                execution.contract.append(f"{log['directory']}: {log['status']} without a reason")
     elif answer.error is None:
-        done.contract += _refusal(answer)
-    return done
+        execution.contract += _refusal(answer)
+    return execution
 
 
 def _refusal(answer: Answer) -> list[str]:
     """A command that gives no document ends with 1 or 2 and says why in a line."""
-    found = []
+    problems = []
     if answer.status not in (1, 2):
-        found.append(f"exit status {answer.status} without a word")
+        problems.append(f"exit status {answer.status} without a word")
     if not answer.stderr.strip():
-        found.append("nothing on standard error")
-    return found
+        problems.append("nothing on standard error")
+    return problems
 
 
 @command
-def clean(draw: Random, scene: Scene) -> Done:
+def clean(draw: Random, scene: Scene) -> Execution:
     """In place, in this process."""
     flags, keyless, to_the_end = _flags(draw, scene)
     if draw.random() < 0.2:
@@ -277,20 +281,20 @@ def clean(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def clean_one(draw: Random, scene: Scene) -> Done:
+def clean_one(draw: Random, scene: Scene) -> Execution:
     """One partition by its own path, links included; its neighbours are nobody's business."""
     flags, keyless, to_the_end = _flags(draw, scene)
     names = [path for directory in scene.directories for path in sorted(directory.iterdir())]
     names = [path for path in names if topic_of(path) in scene.base.topics] or scene.partitions()
     if not names:
-        return Done(kind=LOOKS, said="nothing there")
-    one = str(draw.choice(names))
-    answer = call(["clean", one, "--in-place", "--all-topics", "--no-spark", "--json", *flags])
-    return _cleaned(answer, f"clean {one}", drop_keyless=keyless, to_the_end=to_the_end)
+        return Execution(kind=LOOKS, description="nothing there")
+    partition = str(draw.choice(names))
+    answer = call(["clean", partition, "--in-place", "--all-topics", "--no-spark", "--json", *flags])
+    return _cleaned(answer, f"clean {partition}", drop_keyless=keyless, to_the_end=to_the_end)
 
 
 @command
-def clean_report(draw: Random, scene: Scene) -> Done:
+def clean_report(draw: Random, scene: Scene) -> Execution:
     """With an audit."""
     flags, keyless, to_the_end = _flags(draw, scene)
     report = ["--report", str(scene.root / f"audit-{draw.randrange(10**6)}.json")]
@@ -301,40 +305,40 @@ def clean_report(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def clean_out(draw: Random, scene: Scene) -> Done:
+def clean_out(draw: Random, scene: Scene) -> Execution:
     """Into a copy; the source stays as it is."""
     flags, keyless, to_the_end = _flags(draw, scene)
     source = draw.choice(_directories(scene))
     out = scene.root / f"out-{draw.randrange(10**6)}"
     answer = call(["clean", source, "--out", str(out), "--no-spark", "--json", *flags])
-    done = _cleaned(answer, "clean --out", drop_keyless=keyless, to_the_end=to_the_end, out=out)
-    done.kind = COPIES
-    return done
+    execution = _cleaned(answer, "clean --out", drop_keyless=keyless, to_the_end=to_the_end, out=out)
+    execution.kind = COPIES
+    return execution
 
 
 @command
-def clean_undo(draw: Random, scene: Scene) -> Done:
+def clean_undo(draw: Random, scene: Scene) -> Execution:
     """Keep the originals, and put them back."""
     flags, keyless, to_the_end = _flags(draw, scene)
-    kept = scene.root / "kept"
-    keep = ["--keep-originals", str(kept)]
+    originals = scene.root / "kept"
+    keep = ["--keep-originals", str(originals)]
     first = call(
         ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags, *keep]
     )
-    done = _cleaned(first, "clean, undo", drop_keyless=keyless, to_the_end=to_the_end)
-    kept = (_document(first) or {}).get("kept_originals")
-    if kept and done.error is None:
-        answer = call(["undo", kept, "--json"])
-        done.error = answer.error
+    execution = _cleaned(first, "clean, undo", drop_keyless=keyless, to_the_end=to_the_end)
+    originals = (_document(first) or {}).get("kept_originals")
+    if originals and execution.error is None:
+        answer = call(["undo", originals, "--json"])
+        execution.error = answer.error
         if answer.status not in (0, 1):
-            done.contract.append(f"undo: exit status {answer.status}")
+            execution.contract.append(f"undo: exit status {answer.status}")
         if answer.status == 0:
-            done.kind = "undone"
-    return done
+            execution.kind = "undone"
+    return execution
 
 
 @command
-def clean_apart(draw: Random, scene: Scene) -> Done:
+def clean_apart(draw: Random, scene: Scene) -> Execution:
     """A process of its own, under a locale that knows nothing but ASCII."""
     flags, keyless, to_the_end = _flags(draw, scene)
     arguments = ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
@@ -343,7 +347,7 @@ def clean_apart(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def clean_on_spark(draw: Random, scene: Scene) -> Done:
+def clean_on_spark(draw: Random, scene: Scene) -> Execution:
     """As people run it."""
     flags, keyless, to_the_end = _flags(draw, scene)
     arguments = [
@@ -361,7 +365,7 @@ def clean_on_spark(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def clean_killed(draw: Random, scene: Scene) -> Done:
+def clean_killed(draw: Random, scene: Scene) -> Execution:
     """Killed before one of its file operations, and run again."""
     flags, keyless, to_the_end = _flags(draw, scene)
     arguments = ["clean", *_directories(scene), "--in-place", "--all-topics", "--no-spark", "--json", *flags]
@@ -370,20 +374,20 @@ def clean_killed(draw: Random, scene: Scene) -> Done:
     if child == 0:
         _die_at(number, arguments)
     os.waitpid(child, 0)
-    done = _cleaned(
+    execution = _cleaned(
         call(arguments), f"clean, killed at {number}", drop_keyless=keyless, to_the_end=to_the_end
     )
-    done.interrupted = True
-    return done
+    execution.interrupted = True
+    return execution
 
 
 def _die_at(number: int, arguments: Sequence[str]) -> None:
     """In a child: no clean-up of any kind."""
-    left = [number]
+    remaining = [number]
 
     def count(operation: Operation) -> None:
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:
@@ -394,7 +398,7 @@ def _die_at(number: int, arguments: Sequence[str]) -> None:
 
 
 @command
-def clean_twice_at_once(draw: Random, scene: Scene) -> Done:
+def clean_twice_at_once(draw: Random, scene: Scene) -> Execution:
     """While one run stands still in the middle, another one is tried; it is told that the directory is
     taken."""
     flags, keyless, to_the_end = _flags(draw, scene)
@@ -411,20 +415,22 @@ def clean_twice_at_once(draw: Random, scene: Scene) -> Done:
     os.waitpid(child, 0)
     for descriptor in (reached[0], *go_on):
         os.close(descriptor)
-    done = _cleaned(second, f"clean beside a run at {number}", drop_keyless=keyless, to_the_end=to_the_end)
-    done.interrupted = True
-    if stands and second.status == 0 and any(r["status"] == "cleaned" for r in done.results.values()):
-        done.contract.append("both runs cleaned at the same time")
-    return done
+    execution = _cleaned(
+        second, f"clean beside a run at {number}", drop_keyless=keyless, to_the_end=to_the_end
+    )
+    execution.interrupted = True
+    if stands and second.status == 0 and any(r["status"] == "cleaned" for r in execution.results.values()):
+        execution.contract.append("both runs cleaned at the same time")
+    return execution
 
 
 def _wait_at(number: int, arguments: Sequence[str], reached: int, go_on: int) -> None:
     """In a child: stand still before a file operation, the lock held."""
-    left = [number]
+    remaining = [number]
 
     def count(operation: Operation) -> None:
-        left[0] -= 1
-        if left[0] == 0:
+        remaining[0] -= 1
+        if remaining[0] == 0:
             os.write(reached, b"x")
             os.read(go_on, 1)
 
@@ -439,7 +445,7 @@ def _wait_at(number: int, arguments: Sequence[str], reached: int, go_on: int) ->
 
 
 @command
-def recover(draw: Random, scene: Scene) -> Done:
+def recover(draw: Random, scene: Scene) -> Execution:
     """As a broker's start and stop would."""
     options = draw.choice([[], ["--check"], ["--no-check"], ["--check"]])
     arguments = ["recover", *_directories(scene), "--json", f"--now-ms={scene.now_ms}", *options]
@@ -447,9 +453,9 @@ def recover(draw: Random, scene: Scene) -> Done:
     document = _document(answer)
     logs = document["logs"] if document else []
     paths = {path.name: str(path) for path in scene.partitions()}
-    done = Done(
+    execution = Execution(
         kind=RECOVERS,
-        said=" ".join(["recover", *options]),
+        description=" ".join(["recover", *options]),
         status=answer.status,
         reported=document is not None,
         error=answer.error,
@@ -459,17 +465,17 @@ def recover(draw: Random, scene: Scene) -> Done:
         },
     )
     if document is None and answer.error is None:
-        done.contract += _refusal(answer)
+        execution.contract += _refusal(answer)
     if document is not None:
-        offline = any(each["offline"] for each in document["directories"])
+        offline = any(directory["offline"] for directory in document["directories"])
         bad = offline or any(log["status"] in ("damaged", "refused", "failed") for log in logs)
         if answer.status != int(bad):
-            done.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
-    return done
+            execution.contract.append(f"exit status {answer.status} with {[log['status'] for log in logs]}")
+    return execution
 
 
 @command
-def open_and_clean(draw: Random, scene: Scene) -> Done:
+def open_and_clean(draw: Random, scene: Scene) -> Execution:
     """A program opens the directories, appends, lets its cleaner work, and closes them."""
     texts = {
         "log.cleanup.policy": "compact",
@@ -478,17 +484,19 @@ def open_and_clean(draw: Random, scene: Scene) -> Done:
     }
     texts["log.segment.bytes"] = draw.choice(["300", "5000"])
     config = Config(parse_assignments([f"{key}={text}" for key, text in texts.items()], "test"))
-    done = Done(kind=OPENS, said="open, append, clean, close", drop_keyless=True, to_the_end=True)
+    execution = Execution(
+        kind=OPENS, description="open, append, clean, close", drop_keyless=True, to_the_end=True
+    )
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
         try:
             _use(draw, scene, config)
-            done.status, done.reported = 0, True
+            execution.status, execution.reported = 0, True
         except (SiltstoneError, OSError) as error:
-            done.status, done.stderr = 1, str(error)
+            execution.status, execution.stderr = 1, str(error)
         except Exception:
-            done.error = traceback.format_exc()
-    return done
+            execution.error = traceback.format_exc()
+    return execution
 
 
 def _use(draw: Random, scene: Scene, config: Config) -> None:
@@ -513,28 +521,30 @@ def _use(draw: Random, scene: Scene, config: Config) -> None:
 
 
 @command
-def delete_records(draw: Random, scene: Scene) -> Done:
+def delete_records(draw: Random, scene: Scene) -> Execution:
     """Move the log starts up."""
     partitions = scene.targets()
-    asked = [
+    offsets = [
         {"topic": topic_of(path), "partition": int(path.name.rpartition("-")[2]), "offset": offset}
         for path in partitions[:1]
         for offset in [draw.choice([-1, 0, 1, 5, 1 << 40, (1 << 63) - 1])]
     ]
     place = scene.root / "offsets.json"
-    place.write_text(json.dumps({"partitions": asked, "version": 1}))
+    place.write_text(json.dumps({"partitions": offsets, "version": 1}))
     directories = [part for path in _directories(scene) for part in ("--dir", path)]
     scene.snapshots_hold = False  # it has no flag for the clock: producers are too old by the real one
     answer = call(["delete-records", *directories, "--offset-json-file", str(place), "--json"])
-    done = Done(kind=OPENS, said=f"delete-records {asked}", status=answer.status, error=answer.error)
-    done.stderr, done.reported = answer.stderr, _document(answer) is not None
-    if not done.reported and answer.error is None:
-        done.contract += _refusal(answer)
-    return done
+    execution = Execution(
+        kind=OPENS, description=f"delete-records {offsets}", status=answer.status, error=answer.error
+    )
+    execution.stderr, execution.reported = answer.stderr, _document(answer) is not None
+    if not execution.reported and answer.error is None:
+        execution.contract += _refusal(answer)
+    return execution
 
 
 @command
-def compact_topic(draw: Random, scene: Scene) -> Done:
+def compact_topic(draw: Random, scene: Scene) -> Execution:
     """Beside the originals, which stay as they are."""
     topics = sorted({topic_of(path) for path in scene.targets()}) or ["nothing"]
     directories = [part for path in _directories(scene) for part in ("--dir", path)]
@@ -542,25 +552,29 @@ def compact_topic(draw: Random, scene: Scene) -> Done:
     arguments += ["--high-watermark", "end"] if draw.random() < 0.5 else []
     arguments += draw.choice([[], [], ["--reset"], ["--dry-run"]])
     answer = call(arguments)
-    done = Done(kind=COMPACTS, said=" ".join(arguments[:1]), status=answer.status, error=answer.error)
-    done.stderr, done.reported = answer.stderr, _document(answer) is not None
-    if not done.reported and answer.error is None:
-        done.contract += _refusal(answer)
-    return done
+    execution = Execution(
+        kind=COMPACTS, description=" ".join(arguments[:1]), status=answer.status, error=answer.error
+    )
+    execution.stderr, execution.reported = answer.stderr, _document(answer) is not None
+    if not execution.reported and answer.error is None:
+        execution.contract += _refusal(answer)
+    return execution
 
 
 # What only looks
 
 
-def _looked(said: str, answer: Answer) -> Done:
-    done = Done(kind=LOOKS, said=said, status=answer.status, error=answer.error, stderr=answer.stderr)
+def _looked(description: str, answer: Answer) -> Execution:
+    execution = Execution(
+        kind=LOOKS, description=description, status=answer.status, error=answer.error, stderr=answer.stderr
+    )
     if answer.status not in (0, 1, 2) and answer.error is None:
-        done.contract.append(f"exit status {answer.status}")
-    return done
+        execution.contract.append(f"exit status {answer.status}")
+    return execution
 
 
 @command
-def dry_run(draw: Random, scene: Scene) -> Done:
+def dry_run(draw: Random, scene: Scene) -> Execution:
     """Nothing may change."""
     flags, _, _ = _flags(draw, scene)
     flags += draw.choice([["--in-place", "--all-topics"], []])
@@ -570,7 +584,7 @@ def dry_run(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def explain(draw: Random, scene: Scene) -> Done:
+def explain(draw: Random, scene: Scene) -> Execution:
     """What would be done, and why."""
     flags, _, _ = _flags(draw, scene)
     flags += (
@@ -582,7 +596,7 @@ def explain(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def dump(draw: Random, scene: Scene) -> Done:
+def dump(draw: Random, scene: Scene) -> Execution:
     """Every file of a partition, of any kind that is known."""
     partitions = scene.partitions()
     folder = draw.choice([*partitions, *scene.directories])
@@ -602,7 +616,7 @@ def dump(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def recover_dry(draw: Random, scene: Scene) -> Done:
+def recover_dry(draw: Random, scene: Scene) -> Execution:
     """What recovery would do."""
     options = draw.choice([[], ["--check"], ["--no-check"]])
     return _looked(
@@ -611,7 +625,7 @@ def recover_dry(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def look_around(draw: Random, scene: Scene) -> Done:
+def look_around(draw: Random, scene: Scene) -> Execution:
     """The commands that list."""
     directories = [part for path in _directories(scene) for part in ("--dir", path)]
     which = draw.choice(
@@ -631,33 +645,33 @@ def look_around(draw: Random, scene: Scene) -> Done:
 
 
 @command
-def verify(draw: Random, scene: Scene) -> Done:
+def verify(draw: Random, scene: Scene) -> Execution:
     """Against itself: there is nothing to find, but in what was attacked."""
     folder = draw.choice(_directories(scene))
     return _looked("verify", call(["verify", folder, folder, "--no-spark", "--json", *_settings(scene)]))
 
 
 @command
-def read_table(draw: Random, scene: Scene) -> Done:
+def read_table(draw: Random, scene: Scene) -> Execution:
     """The log, or the last value of each key, as a table."""
     view = draw.choice(["log", "latest"])
-    done = Done(kind=LOOKS, said=f"table of {view}", status=0)
+    execution = Execution(kind=LOOKS, description=f"table of {view}", status=0)
     rows: dict[str, list[dict[str, Any]]] = {}
-    given = {
+    options_given = {
         "path": json.dumps(_directories(scene)) if len(scene.directories) > 1 else _directories(scene)[0]
     }
-    given |= {"view": view, "columns": "topic,partition,offset,key,value"}
+    options_given |= {"view": view, "columns": "topic,partition,offset,key,value"}
     if len(scene.directories) > 1:
-        given["path"] = draw.choice(_directories(scene))
+        options_given["path"] = draw.choice(_directories(scene))
     try:
-        options = ReadOptions.of(given)
+        options = ReadOptions.of(options_given)
         for split in plan(options):
             for part in read_split(split, options):
                 for row in part.to_pylist():
                     rows.setdefault(f"{row['topic']}-{row['partition']}", []).append(row)
-        done.rows, done.reported = rows, True
+        execution.rows, execution.reported = rows, True
     except (SiltstoneError, OSError) as error:
-        done.status, done.stderr = 1, str(error)
+        execution.status, execution.stderr = 1, str(error)
     except Exception:
-        done.error = traceback.format_exc()
-    return done
+        execution.error = traceback.format_exc()
+    return execution

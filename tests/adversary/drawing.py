@@ -49,23 +49,23 @@ def flips(seed: int, bases: Bases, names: Sequence[str]) -> list[Case]:
     Files that several bases have with the same bytes, such as ``meta.properties``, are taken once for each.
     """
     draw = Random(f"flips {seed}")
-    found = []
+    flipped_bits = []
     for name in names:
         for path, size in bases.small_files(name):
             for bit in range(size * 8):
-                found.append((name, path, bit))
-    draw.shuffle(found)
+                flipped_bits.append((name, path, bit))
+    draw.shuffle(flipped_bits)
     commands = ["clean", "clean", "clean", "clean", "clean_out", "recover,clean", "open_and_clean", "explain"]
     return [
         Case(name, (f"flip={path}:{bit}",), tuple(draw.choice(commands).split(",")), draw.randrange(10**6))
-        for name, path, bit in found
+        for name, path, bit in flipped_bits
     ]
 
 
-def every_one(one: Iterator[Case], other: Sequence[Case], share: int) -> Iterator[Case]:
-    """``other`` in between: one of them in so many, until they are done."""
-    rest = iter(other)
-    for number, case in enumerate(one):
+def interleaved(cases: Iterator[Case], inserted: Sequence[Case], share: int) -> Iterator[Case]:
+    """``inserted`` in between: one of them before each ``share`` of ``cases``, until there are no more."""
+    rest = iter(inserted)
+    for number, case in enumerate(cases):
         if number % share == 0:
-            yield from (each for each in [next(rest, None)] if each is not None)
+            yield from (insert for insert in [next(rest, None)] if insert is not None)
         yield case

@@ -18,7 +18,7 @@ from typing import Any
 from tests.adversary import attacks, commands, oracle, plain
 from tests.adversary.attacks import ATTACKS
 from tests.adversary.bases import Bases
-from tests.adversary.commands import CLEANS, COMMANDS, COMPACTS, COPIES, LOOKS, OPENS, RECOVERS, Done
+from tests.adversary.commands import CLEANS, COMMANDS, COMPACTS, COPIES, LOOKS, OPENS, RECOVERS, Execution
 from tests.adversary.oracle import Rules, Verdict
 from tests.adversary.plain import Log
 from tests.adversary.scene import NOTES, DoesNotApplyError, Facts, Scene, file_stat, prepare, topic_of
@@ -68,25 +68,26 @@ def run_case(case: Case, bases: Bases, root: Path) -> Verdict:
         # A queue is where another attack wants a file, or the log ends at the largest offset by now.
         shutil.rmtree(root)
         return Verdict(outcome=NOT_APPLIED)
-    found, refused, said = [], False, [*scene.attacked]
+    problems_of_case, refused, summary = [], False, [*scene.attacked]
     for name in case.commands:
-        problems, done = _one_command(name, draw, scene)
-        said.append(_line(done))
-        found += [f"{done.said}: {problem}" for problem in problems]
-        refused |= done.status not in (0, None)
-        if found:
+        problems, execution = _execute(name, draw, scene)
+        summary.append(_line(execution))
+        problems_of_case += [f"{execution.description}: {problem}" for problem in problems]
+        refused |= execution.status not in (0, None)
+        if problems_of_case:
             break
-    if not found:
+    if not problems_of_case:
         shutil.rmtree(root, ignore_errors=True)
-    outcome = FAILED if found else REFUSED if refused else HELD
-    return Verdict(outcome=outcome, problems=found, said="; ".join(said))
+    outcome = FAILED if problems_of_case else REFUSED if refused else HELD
+    return Verdict(outcome=outcome, problems=problems_of_case, summary="; ".join(summary))
 
 
-def _line(done: Done) -> str:
+def _line(execution: Execution) -> str:
     results = "; ".join(
-        f"{Path(path).name} {each['status']}: {each['reason']}" for path, each in done.results.items()
+        f"{Path(path).name} {result['status']}: {result['reason']}"
+        for path, result in execution.results.items()
     )
-    return f"{done.said}: exit {done.status} {results or done.stderr.strip()}"
+    return f"{execution.description}: exit {execution.status} {results or execution.stderr.strip()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,7 @@ class Sight:
 
 def _look(scene: Scene) -> Sight:
     logs = {str(path): plain.read(path) for path in scene.partitions()}
-    settled = {path: plain.with_swaps_done(log) for path, log in logs.items() if not log.ascends}
+    settled = {path: plain.with_finished_swaps(log) for path, log in logs.items() if not log.ascends}
     return Sight(
         logs=logs,
         settled=settled,
@@ -128,56 +129,56 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
         version, count, *rows = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):
         return {} if path.is_file() and path.stat().st_size == 0 else None
-    found = {}
-    for row in (each.strip() for each in rows if each.strip()):
+    entries = {}
+    for row in (line.strip() for line in rows if line.strip()):
         entry = _ENTRY.match(re.sub(r"\s+", " ", row))
         if entry is None:
             return None
-        found[entry[1], int(entry[2])] = int(entry[3])
+        entries[entry[1], int(entry[2])] = int(entry[3])
     return (
-        found
+        entries
         if version.strip() == "0" and count.strip() == str(len([r for r in rows if r.strip()]))
         else None
     )
 
 
-def _one_command(name: str, draw: Random, scene: Scene) -> tuple[list[str], Done]:
+def _execute(name: str, draw: Random, scene: Scene) -> tuple[list[str], Execution]:
     before = _look(scene)
-    done = COMMANDS[name](draw, scene)
+    execution = COMMANDS[name](draw, scene)
     after = _look(scene)
     for path, log in before.settled.items():
         now = after.logs[path].logs() if path in after.logs else before.logs[path].logs()
         if now != before.logs[path].logs() and (log.ascends or now == log.logs()):
             before.logs[path] = log
-    found = list(done.contract)
-    if done.error is not None:
-        found.append(done.error.strip())
+    problems = list(execution.contract)
+    if execution.error is not None:
+        problems.append(execution.error.strip())
     if before.bystander != after.bystander:
-        found.append(f"the bystander changed: {_difference(before.bystander, after.bystander)}")
-    if before.twin != after.twin and done.kind not in (RECOVERS, OPENS):
-        found.append(f"what has a second name changed: {_difference(before.twin, after.twin)}")
-    found += _JUDGES[done.kind](scene, done, before, after)
-    return found, done
+        problems.append(f"the bystander changed: {_difference(before.bystander, after.bystander)}")
+    if before.twin != after.twin and execution.kind not in (RECOVERS, OPENS):
+        problems.append(f"what has a second name changed: {_difference(before.twin, after.twin)}")
+    problems += _JUDGES[execution.kind](scene, execution, before, after)
+    return problems, execution
 
 
-def _difference(one: dict[str, Facts], other: dict[str, Facts]) -> str:
-    names = [name for name in sorted({*one, *other}) if one.get(name) != other.get(name)]
+def _difference(earlier: dict[str, Facts], later: dict[str, Facts]) -> str:
+    names = [name for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
     shown = []
     for name in names[:4]:
-        if name not in one or name not in other:
-            shown.append(f"{name!r} {'came' if name in other else 'is gone'}")
+        if name not in earlier or name not in later:
+            shown.append(f"{name!r} {'came' if name in later else 'is gone'}")
             continue
         kinds = ("mode", "owner", "group", "time", "content")
-        parts = [kind for kind, was, now in zip(kinds, one[name], other[name], strict=True) if was != now]
+        parts = [kind for kind, was, now in zip(kinds, earlier[name], later[name], strict=True) if was != now]
         shown.append(f"{name!r}: {', '.join(parts)}")
     return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _kept(facts: dict[str, Facts], *, below: str = "") -> dict[str, tuple[int, bytes | str]]:
+def _lasting(facts: dict[str, Facts], *, below: str = "") -> dict[str, tuple[int, bytes | str]]:
     """What must stay of files: kind and content, without our own notes, the lock and our folders."""
     return {
-        name: (each[0], each[4])
-        for name, each in facts.items()
+        name: (file_facts[0], file_facts[4])
+        for name, file_facts in facts.items()
         if name.startswith(below)
         and not (NOTES.match(name) or name == ".lock")
         and not {".siltstone", ".compacted"} & set(name.split("/"))
@@ -204,12 +205,12 @@ def _number(settings: Any, name: str, default: int) -> int:
         return default
 
 
-def _cleaning_rules(scene: Scene, done: Done, before: Sight, path: str, result: Any) -> Rules:
+def _cleaning_rules(scene: Scene, execution: Execution, before: Sight, path: str, result: Any) -> Rules:
     settings = result.get("settings") or {}
     policy = settings.get("cleanup.policy", {}).get("value", [])
     committed = _entry(before, path, "replication-offset-checkpoint")
     cleans = result["status"] in ("cleaned", "failed")
-    if committed is None and not done.to_the_end:
+    if committed is None and not execution.to_the_end:
         cleans = False
     deletes = "delete" in policy
     start = _entry(before, path, "log-start-offset-checkpoint") or 0
@@ -219,7 +220,7 @@ def _cleaning_rules(scene: Scene, done: Done, before: Sight, path: str, result: 
         expires=cleans and (deletes or start > 0),
         committed=committed,
         active=before.logs[path].active,
-        drop_keyless=done.drop_keyless,
+        drop_keyless=execution.drop_keyless,
         retention_ms=_number(settings, "retention.ms", -1) if deletes else -1,
         retention_bytes=_number(settings, "retention.bytes", -1) if deletes else -1,
         delete_retention_ms=_number(settings, "delete.retention.ms", 86_400_000),
@@ -229,35 +230,35 @@ def _cleaning_rules(scene: Scene, done: Done, before: Sight, path: str, result: 
     )
 
 
-def _judge_cleaning(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = []
+def _judge_cleaning(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = []
     for path, log in before.logs.items():
-        result = done.results.get(path)
+        result = execution.results.get(path)
         now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
         name = Path(path).name
         if result is None:
-            if done.interrupted and scene.base.from_metadata:
+            if execution.interrupted and scene.base.from_metadata:
                 continue  # its settings are known to the run only
-            if done.interrupted:
+            if execution.interrupted:
                 result = {"status": "failed", "settings": {}}
             else:
-                found += _unchanged(before, after, path, f"{name}: nothing was reported of it, but")
+                problems += _unchanged(before, after, path, f"{name}: nothing was reported of it, but")
                 continue
-        rules = _cleaning_rules(scene, done, before, path, result)
+        rules = _cleaning_rules(scene, execution, before, path, result)
         if _swap_is_under_way(scene, before, path):
             continue
-        if done.interrupted and topic_of(Path(path)) in scene.base.topics:
-            rules = _interrupted(scene, done, before, path, rules)
-        found += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
+        if execution.interrupted and topic_of(Path(path)) in scene.base.topics:
+            rules = _interrupted(scene, execution, before, path, rules)
+        problems += [f"{name}: {problem}" for problem in oracle.problems(log, now, rules)]
         expires = "producer.id.expiration.ms" in scene.broker_config
         if rules.cleans and scene.snapshots_hold and not (scene.doubtful or expires) and log.ascends:
             live = oracle.live_batches(log, now, rules, PRODUCER_EXPIRATION_MS)
-            found += [f"{name}: {problem}" for problem in live] if not rules.expires else []
+            problems += [f"{name}: {problem}" for problem in live] if not rules.expires else []
         # A segment that is too wide is split, and a swap finished, before it is looked whether to clean.
         put_in_order = _has_leftovers(before, path) or scene.base.name == "made/wide"
         if not rules.cleans and not put_in_order:
-            found += _unchanged(before, after, path, f"{name}: {result['status']}, but")
-    return found
+            problems += _unchanged(before, after, path, f"{name}: {result['status']}, but")
+    return problems
 
 
 def _swap_is_under_way(scene: Scene, sight: Sight, path: str) -> bool:
@@ -265,13 +266,13 @@ def _swap_is_under_way(scene: Scene, sight: Sight, path: str) -> bool:
     return scene.base.name.startswith("recovery/") and _has_leftovers(sight, path)
 
 
-def _interrupted(scene: Scene, done: Done, before: Sight, path: str, rules: Rules) -> Rules:
+def _interrupted(scene: Scene, execution: Execution, before: Sight, path: str, rules: Rules) -> Rules:
     """The first run may have done anything that cleaning may do; its settings are those of the scene."""
     policy = scene.config.get("cleanup.policy", "")
     deletes = "delete" in policy
     return Rules(
         now_ms=rules.now_ms,
-        cleans=rules.committed is not None or done.to_the_end,
+        cleans=rules.committed is not None or execution.to_the_end,
         expires=deletes or rules.log_start > 0,
         committed=rules.committed,
         active=rules.active,
@@ -296,60 +297,60 @@ def _text_number(scene: Scene, name: str, default: int = -1) -> int:
 def _has_leftovers(sight: Sight, path: str) -> bool:
     folder = sight.facts[str(Path(path).parent)]
     name = Path(path).name
-    return any(each.startswith(f"{name}/") and each.endswith(_LEFTOVER) for each in folder)
+    return any(file.startswith(f"{name}/") and file.endswith(_LEFTOVER) for file in folder)
 
 
 def _unchanged(before: Sight, after: Sight, path: str, why: str) -> list[str]:
     folder, below = str(Path(path).parent), f"{Path(path).name}/"
-    one, other = _kept(before.facts[folder], below=below), _kept(after.facts[folder], below=below)
-    if one == other:
+    earlier, later = _lasting(before.facts[folder], below=below), _lasting(after.facts[folder], below=below)
+    if earlier == later:
         return []
-    return [f"{why} it changed: {_difference(_padded(one), _padded(other))}"]
+    return [f"{why} it changed: {_difference(_padded(earlier), _padded(later))}"]
 
 
-def _padded(kept: dict[str, tuple[int, bytes | str]]) -> dict[str, Facts]:
-    return {name: (mode, 0, 0, 0, content) for name, (mode, content) in kept.items()}
+def _padded(lasting: dict[str, tuple[int, bytes | str]]) -> dict[str, Facts]:
+    return {name: (mode, 0, 0, 0, content) for name, (mode, content) in lasting.items()}
 
 
-def _judge_copy(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = _judge_looking(scene, done, before, after)
-    if done.out is None or not done.out.is_dir():
-        return found
-    for path, result in done.results.items():
+def _judge_copy(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = _judge_looking(scene, execution, before, after)
+    if execution.out is None or not execution.out.is_dir():
+        return problems
+    for path, result in execution.results.items():
         if path not in before.logs:
             continue
         name = Path(path).name
         if result.get("status") == "failed" and "left out of the copy" in str(result.get("reason")):
-            if (done.out / name).exists():
-                found.append(f"copy of {name}: is there, though it was left out")
+            if (execution.out / name).exists():
+                problems.append(f"copy of {name}: is there, though it was left out")
             continue
-        rules = _cleaning_rules(scene, done, before, path, result)
-        copied = plain.read(done.out / name)
+        rules = _cleaning_rules(scene, execution, before, path, result)
+        copied = plain.read(execution.out / name)
         if not copied.segments and not before.logs[path].segments:
             continue
-        found += [
+        problems += [
             f"copy of {name}: {problem}" for problem in oracle.problems(before.logs[path], copied, rules)
         ]
-    return found
+    return problems
 
 
-def _judge_undone(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = []
+def _judge_undone(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = []
     for path, log in before.logs.items():
         now = after.logs.get(path)
         if _has_leftovers(before, path) or scene.base.name == "made/wide":
             continue
-        status = done.results.get(path, {}).get("status")
-        expired = done.results.get(path, {}).get("removed", {}).get("expired")
+        status = execution.results.get(path, {}).get("status")
+        expired = execution.results.get(path, {}).get("removed", {}).get("expired")
         if status == "cleaned" and not expired and (now is None or now.logs() != log.logs()):
-            found.append(f"{Path(path).name}: undo did not bring back what was there")
-    return found
+            problems.append(f"{Path(path).name}: undo did not bring back what was there")
+    return problems
 
 
-def _judge_recovery(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = []
+def _judge_recovery(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = []
     for path, log in before.logs.items():
-        result = done.results.get(path, {})
+        result = execution.results.get(path, {})
         now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
         cut = bool(result.get("truncated_bytes") or result.get("removed_files") or result.get("reason"))
         refused = result.get("status") in ("refused", "skipped") or not result
@@ -364,17 +365,17 @@ def _judge_recovery(scene: Scene, done: Done, before: Sight, after: Sight) -> li
         )
         if _swap_is_under_way(scene, before, path):
             continue
-        found += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
-    return found
+        problems += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
+    return problems
 
 
-def _judge_opened(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = []
+def _judge_opened(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = []
     for path, log in before.logs.items():
         now = after.logs.get(path) or Log(path=Path(path), segments={}, odd=[])
         if _swap_is_under_way(scene, before, path):
             continue
-        cleans = done.to_the_end
+        cleans = execution.to_the_end
         rules = Rules(
             now_ms=scene.now_ms + commands.LATER_MS,
             cleans=cleans,
@@ -390,11 +391,11 @@ def _judge_opened(scene: Scene, done: Done, before: Sight, after: Sight) -> list
         )
         if scene.base.from_metadata and cleans:
             continue
-        found += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
-    return found
+        problems += [f"{Path(path).name}: {problem}" for problem in oracle.problems(log, now, rules)]
+    return problems
 
 
-def _judge_compaction(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
+def _judge_compaction(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
     """Only recovery, and what lies beside the originals."""
     return [
         f"{Path(path).name}: the originals changed"
@@ -403,45 +404,45 @@ def _judge_compaction(scene: Scene, done: Done, before: Sight, after: Sight) -> 
     ]
 
 
-def _judge_looking(scene: Scene, done: Done, before: Sight, after: Sight) -> list[str]:
-    found = []
+def _judge_looking(scene: Scene, execution: Execution, before: Sight, after: Sight) -> list[str]:
+    problems = []
     for folder, facts in before.facts.items():
-        if facts != after.facts[folder] and _changed_but_the_lock(facts, after.facts[folder], done):
-            found.append(f"it only looks, but changed: {_difference(facts, after.facts[folder])}")
-    for name, rows in done.rows.items():
+        if facts != after.facts[folder] and _changed_but_the_lock(facts, after.facts[folder], execution):
+            problems.append(f"it only looks, but changed: {_difference(facts, after.facts[folder])}")
+    for name, rows in execution.rows.items():
         for path, log in before.logs.items():
             if Path(path).name == name:
-                found += [f"{name}: {problem}" for problem in _read_problems(scene, log, rows)]
-    return found
+                problems += [f"{name}: {problem}" for problem in _read_problems(scene, log, rows)]
+    return problems
 
 
-def _changed_but_the_lock(one: dict[str, Facts], other: dict[str, Facts], done: Done) -> bool:
+def _changed_but_the_lock(earlier: dict[str, Facts], later: dict[str, Facts], execution: Execution) -> bool:
     """A copy's source is locked while it is read."""
-    if done.kind != COPIES:
+    if execution.kind != COPIES:
         return True
-    names = {name for name in {*one, *other} if one.get(name) != other.get(name)}
+    names = {name for name in {*earlier, *later} if earlier.get(name) != later.get(name)}
     return bool(names - {".lock"})
 
 
 def _read_problems(scene: Scene, log: Log, rows: list[dict[str, Any]]) -> list[str]:
     """Every row is a record as it is stored; no row is of an aborted transaction, unless what a reader goes
     by was attacked: as in Kafka that is the ``.txnindex``."""
-    touched = any("txnindex" in each for each in (scene.base.name, *scene.attacked))
+    touched = any("txnindex" in text for text in (scene.base.name, *scene.attacked))
     trusted = not touched and scene.snapshots_hold and not scene.doubtful and log.ascends
-    found: list[str] = []
+    problems: list[str] = []
     for row in rows if log.ascends else ():
         record = log.records.get(row["offset"])
         if record is None:
-            found.append(f"row of offset {row['offset']}, which is not there")
+            problems.append(f"row of offset {row['offset']}, which is not there")
         elif (record.key, record.value) != (row["key"], row["value"]):
-            found.append(f"offset {row['offset']} reads as {row['key']!r}, {str(row['value'])[:40]!r}")
+            problems.append(f"offset {row['offset']} reads as {row['key']!r}, {str(row['value'])[:40]!r}")
         elif trusted and log.states.get(row["offset"]) in (plain.ABORTED, plain.OPEN):
-            found.append(
+            problems.append(
                 f"offset {row['offset']} of a transaction that is {log.states[row['offset']]} was read"
             )
-        if len(found) > oracle.MAX_LISTED:
+        if len(problems) > oracle.MAX_LISTED:
             break
-    return found
+    return problems
 
 
 _JUDGES = {
@@ -457,7 +458,7 @@ _JUDGES = {
 
 def describe(verdict: Verdict, case: Case) -> str:
     """A case that failed, for people: its text first."""
-    lines = [f"CASE='{case}'", f"  {verdict.said}"]
+    lines = [f"CASE='{case}'", f"  {verdict.summary}"]
     for problem in verdict.problems:
         lines += [f"    {line}" for line in problem.splitlines()]
     return "\n".join(lines)

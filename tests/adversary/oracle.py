@@ -65,7 +65,7 @@ def bound_of(before: Log, rules: Rules) -> int:
 
 def problems(before: Log, after: Log, rules: Rules) -> list[str]:
     """What is wrong with a log after a command; empty when all is well."""
-    found = []
+    listed = []
     if before.odd and before.logs() != after.logs():
         return [f"a log with {before.odd[0]}, which is no file, was changed"]
     if not before.ascends and rules.cuts and rules.reported_cut:
@@ -76,24 +76,24 @@ def problems(before: Log, after: Log, rules: Rules) -> list[str]:
         limit = before.disordered_from
         for base, segment in before.segments.items():
             now = after.segments.get(base)
-            following = min((each for each in before.segments if each > base), default=LONG_MAX)
+            following = min((later for later in before.segments if later > base), default=LONG_MAX)
             if now is None and rules.expires and following <= rules.log_start:
                 continue
             if base >= limit and (now is None or now.data != segment.data) and not rules.reported_cut:
-                found.append(f"segment {base}, at or above disorder in {limit}, was changed")
+                listed.append(f"segment {base}, at or above disorder in {limit}, was changed")
         rules = replace(rules, doubtful=True, active=None, committed=None, appends=True)
         before, after = before.below(limit), after.below(limit)
-    found += [*_told(_order(before, after, rules)), *_told(_same(before, after, rules))]
-    found += _told(_missing(before, after, rules))
-    found += _told(_damage_stays(before, after, rules))
-    found += _told(_end(before, after, rules))
+    listed += [*_first_few(_order(before, after, rules)), *_first_few(_differing(before, after, rules))]
+    listed += _first_few(_missing(before, after, rules))
+    listed += _first_few(_damage_stays(before, after, rules))
+    listed += _first_few(_end(before, after, rules))
     if rules.cleans:
-        found += _told(_horizons(before, after, rules))
-        found += _told(_markers(before, after, rules))
-    return found
+        listed += _first_few(_horizons(before, after, rules))
+        listed += _first_few(_markers(before, after, rules))
+    return listed
 
 
-def _told(lines: Iterator[str]) -> list[str]:
+def _first_few(lines: Iterator[str]) -> list[str]:
     """The first few."""
     every = list(lines)
     return every[:MAX_LISTED] + ([f"and {len(every) - MAX_LISTED} more"] if len(every) > MAX_LISTED else [])
@@ -102,12 +102,14 @@ def _told(lines: Iterator[str]) -> list[str]:
 def _order(before: Log, after: Log, rules: Rules) -> Iterator[str]:
     if before.ascends and not after.ascends:
         yield "offsets do not ascend any more"
-    whole = b"".join(before.logs().values())
+    bytes_before = b"".join(before.logs().values())
     for base, segment in after.segments.items():
         old = before.segments.get(base)
         if segment.damaged_at is None or (old is not None and old.data == segment.data):
             continue
-        if segment.data in whole or (old is not None and rules.cuts and old.data.startswith(segment.data)):
+        if segment.data in bytes_before or (
+            old is not None and rules.cuts and old.data.startswith(segment.data)
+        ):
             continue  # a segment that is too wide was split, or cut
         if old is not None and rules.appends and segment.data.startswith(old.data):
             continue
@@ -121,7 +123,7 @@ def _same_up_to_damage(old: Segment, new: Segment) -> bool:
     return at == old.damaged_at and at is not None and new.data[: at + 12] == old.data[: at + 12]
 
 
-def _same(before: Log, after: Log, rules: Rules) -> Iterator[str]:
+def _differing(before: Log, after: Log, rules: Rules) -> Iterator[str]:
     cut_from = _cut_from(before, rules)
     end = before.end_offset if cut_from is None else min(cut_from, before.end_offset)
     for offset, record in after.records.items():
@@ -140,8 +142,8 @@ def _shown(record: Record) -> str:
 
 
 def _missing(before: Log, after: Log, rules: Rules) -> Iterator[str]:
-    gone = [offset for offset in before.records if offset not in after.records]
-    if not gone:
+    missing = [offset for offset in before.records if offset not in after.records]
+    if not missing:
         return
     bound = bound_of(before, rules)
     last = _last_of_each_key(before, bound, rules)
@@ -149,7 +151,7 @@ def _missing(before: Log, after: Log, rules: Rules) -> Iterator[str]:
         last |= {r.key: o for o, r in after.records.items() if o >= before.end_offset and r.key is not None}
     cut_from = _cut_from(before, rules)
     started = min(after.segments, default=LONG_MAX)
-    for offset in gone:
+    for offset in missing:
         if cut_from is not None and offset >= cut_from and rules.reported_cut:
             continue
         if rules.expires and _may_expire(before, after, offset, started, rules):
@@ -218,8 +220,8 @@ def _cut_from(before: Log, rules: Rules) -> int | None:
     for number, segment in enumerate(before.segments.values()):
         if segment.damaged_at is None or bases[number + 1] <= rules.recovery_point:
             continue
-        whole = [batch for position, batch in segment.batches if position < segment.damaged_at]
-        end = whole[-1].last_offset + 1 if whole else segment.base_offset
+        sound = [batch for position, batch in segment.batches if position < segment.damaged_at]
+        end = sound[-1].last_offset + 1 if sound else segment.base_offset
         return 0 if end < rules.log_start else end
     return None
 
@@ -232,7 +234,7 @@ def _may_expire(before: Log, after: Log, offset: int, started: int, rules: Rules
     base = before.segment_of[offset]
     if before.segments[base].end_offset - base > INT_MAX and offset < rules.log_start:
         return True
-    following = min((each for each in before.segments if each > base), default=None)
+    following = min((later for later in before.segments if later > base), default=None)
     if following is None and rules.appends:
         following = before.end_offset  # an open log rolls first
     if following is None or following > started:
@@ -246,16 +248,16 @@ def _may_expire(before: Log, after: Log, offset: int, started: int, rules: Rules
         newest = max((batch.max_timestamp for _, batch in segment.batches), default=-1)
         if (newest if newest > 0 else segment.modified_ms) < rules.now_ms - rules.retention_ms:
             return True
-    left = sum(len(each.data) for each in after.segments.values())
-    return rules.retention_bytes >= 0 and left >= rules.retention_bytes
+    remaining_bytes = sum(len(new_segment.data) for new_segment in after.segments.values())
+    return rules.retention_bytes >= 0 and remaining_bytes >= rules.retention_bytes
 
 
 def _damage_stays(before: Log, after: Log, rules: Rules) -> Iterator[str]:
     """Damage is reported and left, but for what recovery cuts off."""
-    cut, whole = _cut_from(before, rules), b"".join(after.logs().values())
+    cut, bytes_after = _cut_from(before, rules), b"".join(after.logs().values())
     for segment in before.damaged:
         now = after.segments.get(segment.base_offset)
-        if segment.data in whole:
+        if segment.data in bytes_after:
             continue
         if cut is not None and rules.reported_cut:
             continue
@@ -308,10 +310,10 @@ def live_batches(before: Log, after: Log, rules: Rules, expiration_ms: int) -> I
             last[batch.producer_id] = batch
         elif known is not None and known.producer_epoch != batch.producer_epoch:
             del last[batch.producer_id]  # its marker began a new epoch, and with it a new sequence
-    kept = {(batch.producer_id, batch.last_offset) for batch in after.batches()}
+    retained = {(batch.producer_id, batch.last_offset) for batch in after.batches()}
     for producer, batch in last.items():
         live = rules.now_ms - batch.max_timestamp < expiration_ms
-        if live and batch.magic == 2 and (producer, batch.last_offset) not in kept:
+        if live and batch.magic == 2 and (producer, batch.last_offset) not in retained:
             yield f"the last batch of live producer {producer}, up to {batch.last_offset}, is gone"
 
 
@@ -321,4 +323,4 @@ class Verdict:
 
     outcome: str
     problems: list[str] = field(default_factory=list)
-    said: str = ""
+    summary: str = ""

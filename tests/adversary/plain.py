@@ -192,16 +192,16 @@ def _take(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def _old(raw: bytes) -> Batch:
-    found = list(twin.decode_log(raw))
-    if len(found) != 1 or not found[0].valid or not found[0].records:
+    entries = list(twin.decode_log(raw))
+    if len(entries) != 1 or not entries[0].valid or not entries[0].records:
         raise DamagedError
     records = tuple(
-        Record(each.offset, each.timestamp, each.key, each.value, (), (-1, -1, -1), False, False)
-        for each in found[0].records
+        Record(record.offset, record.timestamp, record.key, record.value, (), (-1, -1, -1), False, False)
+        for record in entries[0].records
     )
     return Batch(
         base_offset=records[0].offset,
-        last_offset=found[0].last,
+        last_offset=entries[0].last,
         magic=raw[16],
         attributes=raw[17],
         base_timestamp=-1,
@@ -214,22 +214,22 @@ def _old(raw: bytes) -> Batch:
 
 def scan(base_offset: int, data: bytes, modified_ms: int = 0) -> Segment:
     """All batches of a log's bytes; behind a bad one the next is looked for where its length says."""
-    found = Segment(base_offset=base_offset, data=data, modified_ms=modified_ms)
+    segment = Segment(base_offset=base_offset, data=data, modified_ms=modified_ms)
     position = 0
     while position < len(data):
         size = struct.unpack_from(">i", data, position + 8)[0] + 12 if position + 17 <= len(data) else 0
-        whole = size >= 26 and data[position + 16] <= 2 and position + size <= len(data)
-        if whole and data[position + 16] == 2:
-            whole = size >= HEADER.size
-        batch = parse(data[position : position + size]) if whole else None
-        if batch is None and found.damaged_at is None:
-            found.damaged_at = position
-        if not whole:
+        is_complete = size >= 26 and data[position + 16] <= 2 and position + size <= len(data)
+        if is_complete and data[position + 16] == 2:
+            is_complete = size >= HEADER.size
+        batch = parse(data[position : position + size]) if is_complete else None
+        if batch is None and segment.damaged_at is None:
+            segment.damaged_at = position
+        if not is_complete:
             break
         if batch is not None:
-            found.batches.append((position, batch))
+            segment.batches.append((position, batch))
         position += size
-    return found
+    return segment
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,16 +258,16 @@ class Log:
 
     def below(self, base: int) -> Log:
         """The log without its segments from ``base`` on."""
-        kept = {each: segment for each, segment in self.segments.items() if each < base}
-        found = Log(path=self.path, segments=kept, odd=[])
-        _collect(found)
-        _end_transactions(found)
-        return found
+        segments = {start: segment for start, segment in self.segments.items() if start < base}
+        part = Log(path=self.path, segments=segments, odd=[])
+        _collect(part)
+        _end_transactions(part)
+        return part
 
     def cut_at_disorder(self) -> Log:
         """The log as recovery leaves it that ends it at the first batch whose offsets go back."""
-        found = self.below(self.disordered_from)
-        old, last = self.segments[self.disordered_from], found.end_offset - 1
+        sound = self.below(self.disordered_from)
+        old, last = self.segments[self.disordered_from], sound.end_offset - 1
         positions = []
         for position, batch in old.batches:
             if batch.base_offset <= last or batch.base_offset < old.base_offset:
@@ -275,8 +275,8 @@ class Log:
                 break
             last = batch.last_offset
         if positions:
-            found.segments[old.base_offset] = scan(old.base_offset, old.data[: positions[0]], old.modified_ms)
-        again = Log(path=self.path, segments=found.segments, odd=[])
+            sound.segments[old.base_offset] = scan(old.base_offset, old.data[: positions[0]], old.modified_ms)
+        again = Log(path=self.path, segments=sound.segments, odd=[])
         _collect(again)
         _end_transactions(again)
         return again
@@ -319,13 +319,13 @@ def read(partition: Path) -> Log:
             continue
         base = int(named[1])
         segments[base] = scan(base, (partition / name).read_bytes(), facts.st_mtime_ns // 1_000_000)
-    found = Log(path=partition, segments=segments, odd=odd)
-    _collect(found)
-    _end_transactions(found)
-    return found
+    log = Log(path=partition, segments=segments, odd=odd)
+    _collect(log)
+    _end_transactions(log)
+    return log
 
 
-def with_swaps_done(log: Log) -> Log:
+def with_finished_swaps(log: Log) -> Log:
     """The log as it is once its ``.swap`` files are in their places: each takes the place of every segment
     that lies within its offsets (Kafka's ``LogLoader``)."""
     segments = dict(log.segments)
@@ -334,12 +334,12 @@ def with_swaps_done(log: Log) -> Log:
             continue
         swap = scan(int(path.name[:20]), path.read_bytes(), os.lstat(path).st_mtime_ns // 1_000_000)
         end = max(swap.end_offset, swap.base_offset + 1)
-        segments = {base: each for base, each in segments.items() if not swap.base_offset <= base < end}
+        segments = {base: segment for base, segment in segments.items() if not swap.base_offset <= base < end}
         segments[swap.base_offset] = swap
-    found = Log(path=log.path, segments=dict(sorted(segments.items())), odd=log.odd)
-    _collect(found)
-    _end_transactions(found)
-    return found
+    swapped_log = Log(path=log.path, segments=dict(sorted(segments.items())), odd=log.odd)
+    _collect(swapped_log)
+    _end_transactions(swapped_log)
+    return swapped_log
 
 
 def _collect(log: Log) -> None:

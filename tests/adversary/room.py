@@ -29,14 +29,14 @@ APART_SECONDS_MAX = 300
 MEMORY_MAX = 3 << 30
 KEPT_MAX = 40
 STACK_MAX = 10
-FOUND_MAX = 400
+FAILURES_MAX = 400
 CASES_OF_A_PROCESS = 1_000
 Spoiler = Callable[[], None]
 """Breaks the product within a worker, for the tests of this room."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
+class Findings:
     """What a run came to. ``table``: (attack, outcome) → cases; ``failures``: their descriptions."""
 
     cases: int = 0
@@ -58,7 +58,7 @@ class Found:
         self.bases[case.base.partition("/")[0]] += 1
         self.commands.update(case.commands)
         self.slowest = max(self.slowest, (seconds, str(case)))
-        if verdict.outcome == FAILED and len(self.failures) < FOUND_MAX:
+        if verdict.outcome == FAILED and len(self.failures) < FAILURES_MAX:
             self.failures.append(describe(verdict, case))
 
     def text(self) -> str:
@@ -104,7 +104,7 @@ def _work(pipe: Connection, store: str, spoil: Spoiler | None) -> None:
             except Exception:
                 verdict = Verdict(outcome=FAILED, problems=[f"the room itself: {traceback.format_exc()}"])
             faulthandler.cancel_dump_traceback_later()
-            answer = [verdict.outcome, verdict.problems, verdict.said, time.monotonic() - began]
+            answer = [verdict.outcome, verdict.problems, verdict.summary, time.monotonic() - began]
             pipe.send(json.dumps(answer))
 
 
@@ -134,13 +134,13 @@ class _Worker:
         shutil.rmtree(self._store, ignore_errors=True)
         self._store.mkdir(parents=True)
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
+        self.pipe, workers_end = context.Pipe()
         self._process = context.Process(
-            target=_work, args=(theirs, str(self._store), self._spoil), daemon=True
+            target=_work, args=(workers_end, str(self._store), self._spoil), daemon=True
         )
         self._process.start()
         self._cases = 0
-        theirs.close()
+        workers_end.close()
 
     def give(self, case: Case) -> None:
         """Let it begin."""
@@ -154,8 +154,8 @@ class _Worker:
         seconds = time.monotonic() - self._began
         try:
             if self.pipe.poll():
-                outcome, problems, said, seconds = json.loads(self.pipe.recv())
-                return Verdict(outcome=outcome, problems=problems, said=said), seconds
+                outcome, problems, summary, seconds = json.loads(self.pipe.recv())
+                return Verdict(outcome=outcome, problems=problems, summary=summary), seconds
         except (EOFError, OSError):
             self._process.join(5)
             return self._lost(f"the process died: exit code {self._process.exitcode}"), seconds
@@ -182,11 +182,11 @@ class _Worker:
 
     def keep(self, place: Path, text: str) -> None:
         """Put a failed case's directory aside."""
-        left = self._store / "case"
-        if left.is_dir():
+        folder = self._store / "case"
+        if folder.is_dir():
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(place, ignore_errors=True)
-            subprocess.run(["cp", "-a", str(left), str(place)], check=True)  # queues and odd names, too
+            subprocess.run(["cp", "-a", str(folder), str(place)], check=True)  # queues and odd names, too
             (place / "case.txt").write_text(text + "\n")
 
     def end(self) -> None:
@@ -209,17 +209,17 @@ def run_room(
     spoil: Spoiler | None = None,
     until: Callable[[str], object] = lambda failure: None,
     tell: Callable[[Any], object] = lambda text: None,
-) -> Found:
+) -> Findings:
     """Run cases for so many seconds, or until there are none. ``keep``: where failed cases' directories
     go; ``until``: a failure that is enough."""
     # An arena of malloc's for each thread that ever ran would count as memory.
     os.environ["MALLOC_ARENA_MAX"] = "2"
-    found, began = Found(), time.monotonic()
+    findings, began = Findings(), time.monotonic()
     crew = [_Worker(store / f"worker-{number}", spoil) for number in range(workers)]
     stream: Iterator[Case] = iter(cases)
     try:
         while True:
-            late = time.monotonic() - began > seconds or any(map(until, found.failures))
+            late = time.monotonic() - began > seconds or any(map(until, findings.failures))
             for worker in crew:
                 case = None if worker.case is not None or late else next(stream, None)
                 if case is not None:
@@ -231,16 +231,16 @@ def run_room(
             for worker in busy:
                 answer = worker.answer()
                 if answer is not None:
-                    _settle(found, worker, answer, keep, tell)
+                    _settle(findings, worker, answer, keep, tell)
     finally:
         for worker in crew:
             worker.end()
-    found.seconds = time.monotonic() - began
-    return found
+    findings.seconds = time.monotonic() - began
+    return findings
 
 
 def _settle(
-    found: Found,
+    findings: Findings,
     worker: _Worker,
     answer: tuple[Verdict, float],
     keep: Path | None,
@@ -249,11 +249,11 @@ def _settle(
     case, (verdict, seconds) = worker.case, answer
     assert case is not None
     worker.case = None
-    found.add(case, verdict, seconds)
+    findings.add(case, verdict, seconds)
     if verdict.outcome == FAILED:
         text = describe(verdict, case)
-        if keep is not None and found.outcomes[FAILED] <= KEPT_MAX:
-            place = keep / f"{found.outcomes[FAILED]:03}"
+        if keep is not None and findings.outcomes[FAILED] <= KEPT_MAX:
+            place = keep / f"{findings.outcomes[FAILED]:03}"
             worker.keep(place, text)
             text += f"\n  kept in {place}"
         tell(text)

@@ -68,23 +68,23 @@ class Scene:
     def targets(self) -> list[Path]:
         """Those partitions that are to be cleaned."""
         topics = self.base.topics
-        found = [path for path in self.partitions() if not topics or topic_of(path) in topics]
-        return [path for path in found if topic_of(path) != "__cluster_metadata"]
+        paths = [path for path in self.partitions() if not topics or topic_of(path) in topics]
+        return [path for path in paths if topic_of(path) != "__cluster_metadata"]
 
     def target(self, draw: Random) -> Path:
         """One of them with segments. Raises DoesNotApplyError."""
-        found = [path for path in self.targets() if any(regular(each) for each in path.glob("*.log"))]
-        if not found:
+        paths = [path for path in self.targets() if any(regular(log) for log in path.glob("*.log"))]
+        if not paths:
             raise DoesNotApplyError
-        return draw.choice(found)
+        return draw.choice(paths)
 
     def segments(self, partition: Path) -> list[Path]:
         """A partition's ``.log`` files in order, links left out. Raises DoesNotApplyError when there are
         none."""
-        found = [path for path in sorted(partition.glob("*.log")) if regular(path) and path.stem.isdigit()]
-        if not found:
+        logs = [path for path in sorted(partition.glob("*.log")) if regular(path) and path.stem.isdigit()]
+        if not logs:
             raise DoesNotApplyError
-        return found
+        return logs
 
 
 def topic_of(partition: Path) -> str:
@@ -124,10 +124,9 @@ def prepare(base: Base, root: Path) -> Scene:
 
 
 def file_stat(root: Path, *, times: bool = True) -> dict[str, Facts]:
-    """Every name below a directory: kind and mode, owner, group, time, content or target. Nothing is
-    followed,
-    no queue is read."""
-    found: dict[str, Facts] = {}
+    """Every name below a directory: kind and mode, owner, group, time, content or target. No link is
+    followed, no queue is read."""
+    facts_by_name: dict[str, Facts] = {}
     stack = [os.fsencode(root)] if os.path.isdir(root) else []
     while stack:
         folder = stack.pop()
@@ -144,5 +143,5 @@ def file_stat(root: Path, *, times: bool = True) -> dict[str, Facts]:
                         content = file.read()
                 modified = facts.st_mtime_ns if times else 0
                 name = os.fsdecode(os.path.relpath(entry.path, os.fsencode(root)))
-                found[name] = (facts.st_mode, facts.st_uid, facts.st_gid, modified, content)
-    return found
+                facts_by_name[name] = (facts.st_mode, facts.st_uid, facts.st_gid, modified, content)
+    return facts_by_name

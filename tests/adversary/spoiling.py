@@ -32,8 +32,8 @@ def the_high_watermark_is_no_bound() -> None:
     real = planning.log_facts
 
     @functools.wraps(real)
-    def spoiled(*given: Any) -> Any:
-        return real(*given[:-1], LONG_MAX)
+    def spoiled(*arguments: Any) -> Any:
+        return real(*arguments[:-1], LONG_MAX)
 
     planning.log_facts = spoiled
 
@@ -64,7 +64,7 @@ def _change_rules(change: Callable[[Any], Any]) -> None:
 
 def _change_work(change: Callable[[Any], Any]) -> None:
     real = planning._log_work
-    planning._log_work = lambda *given: change(real(*given))
+    planning._log_work = lambda *arguments: change(real(*arguments))
 
 
 def contradictions_of_transactions_pass() -> None:
@@ -73,12 +73,12 @@ def contradictions_of_transactions_pass() -> None:
     real_follow, real_add = transactions._follow, transactions._apply_summary
 
     def follow(*columns: Any) -> Any:
-        found = real_follow(*columns)
-        return (-1, 0) if isinstance(found, tuple) else -1
+        outcome = real_follow(*columns)
+        return (-1, 0) if isinstance(outcome, tuple) else -1
 
-    def add_split(*given: Any) -> None:
+    def add_split(*arguments: Any) -> None:
         with contextlib.suppress(CorruptFileError):
-            real_add(*given)
+            real_add(*arguments)
 
     spoiled = {"_follow": follow, "_apply_summary": add_split}
     nothing = ("_refuse_impossible_entries", "refuse_unexpected_markers", "refuse_missing_markers")
@@ -88,7 +88,7 @@ def contradictions_of_transactions_pass() -> None:
                 setattr(module, name, spoiled.get(name, _passes))
 
 
-def _passes(*given: object, **more: object) -> None:
+def _passes(*arguments: object, **more: object) -> None:
     """A check that finds nothing."""
 
 
@@ -151,11 +151,11 @@ def _modules() -> dict[str, Any]:
 
 def the_process_dies() -> None:
     """Before its second operation on a file."""
-    left = [2]
+    remaining = [2]
 
     def count(operation: object) -> None:
-        left[0] -= 1
-        if not left[0]:
+        remaining[0] -= 1
+        if not remaining[0]:
             os._exit(9)
 
     files.opening._observer = count  # type: ignore[attr-defined]
@@ -166,6 +166,6 @@ def memory_is_taken() -> None:
     _change_work(lambda plan: bytearray(8 << 30) and plan)
 
 
-def it_waits_for_ever() -> None:
+def a_cleaning_waits_for_ever() -> None:
     """As for a queue that nobody writes to."""
     _change_work(lambda plan: threading.Event().wait())

@@ -34,7 +34,7 @@ DIRECTED = {
 """Those for which the CI's cases need long: its attacks on the logs that are concerned."""
 KILLED = {spoiling.an_interrupted_swap_is_thrown_away}
 """Those that show only after a run that was killed."""
-FOUND = {
+SYMPTOMS = {
     spoiling.the_high_watermark_is_no_bound: "is gone: (at or above|the last committed)",
     spoiling.horizons_pass_early: "is gone: a tombstone with horizon",
     spoiling.tombstones_are_stamped_with_the_past: "was stamped with",
@@ -57,8 +57,8 @@ def store() -> Iterator[Path]:
 
 
 @pytest.mark.long  # it tests the room, and takes as long as all cases before the one that shows the fault
-@pytest.mark.parametrize("spoil", FOUND)
-def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> None:
+@pytest.mark.parametrize("spoil", SYMPTOMS)
+def test_the_room_finds_a_broken_product(spoil: Callable[[], None], store: Path) -> None:
     cases = (
         case
         for case in ci_cases(store)
@@ -69,19 +69,19 @@ def test_a_broken_product_is_found(spoil: Callable[[], None], store: Path) -> No
         bases = itertools.islice(itertools.cycle(names), 60)
         commands = ("clean_killed", "clean") if spoil in KILLED else ("clean",)
         cases = (Case(name, attacked, commands, seed) for seed, name in enumerate(bases))
-    pattern = re.compile(FOUND[spoil])
-    found = run_room(cases, store, seconds=SECONDS, workers=1, spoil=spoil, until=pattern.search)
-    assert any(pattern.search(failure) for failure in found.failures), found.text()
+    pattern = re.compile(SYMPTOMS[spoil])
+    findings = run_room(cases, store, seconds=SECONDS, workers=1, spoil=spoil, until=pattern.search)
+    assert any(pattern.search(failure) for failure in findings.failures), findings.text()
 
 
-def test_every_case_is_drawn_alike_again() -> None:
+def test_a_seed_always_draws_the_same_cases() -> None:
     first, second = (random_cases(5, ["made/plain", "life/1"]) for _ in range(2))
     assert [str(next(first)) for _ in range(40)] == [str(next(second)) for _ in range(40)]
 
 
 @pytest.mark.long  # it tests the room
-def test_a_hang_is_found(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_room_reports_a_cleaning_that_hangs(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.adversary.room.SECONDS_MAX", 1)
     case = Case.of("made/plain~~clean~1")
-    found = run_room([case], store, seconds=5, workers=1, spoil=spoiling.it_waits_for_ever)
-    assert "it hangs" in found.failures[0]
+    findings = run_room([case], store, seconds=5, workers=1, spoil=spoiling.a_cleaning_waits_for_ever)
+    assert "it hangs" in findings.failures[0]

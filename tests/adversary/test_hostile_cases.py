@@ -15,9 +15,9 @@ import pytest
 from tests.adversary.attacks import ATTACKS
 from tests.adversary.bases import Bases, place_of
 from tests.adversary.commands import COMMANDS, call_apart
-from tests.adversary.drawing import every_one, flips, random_cases
+from tests.adversary.drawing import flips, interleaved, random_cases
 from tests.adversary.judging import Case
-from tests.adversary.room import Found, run_room
+from tests.adversary.room import Findings, run_room
 from tests.support.in_memory import FOLDER
 from tests.support.thoroughness import THOROUGH
 
@@ -63,10 +63,10 @@ def bringing_new(cases: Iterator[Case]) -> Iterator[Case]:
 
 
 @pytest.fixture(scope="module")
-def found(store: Path) -> Found:
+def findings(store: Path) -> Findings:
     """What came of all cases, the flips among the others: one worker starts and unpacks the golden sets."""
     flipped = flips(SEED, Bases(store / "names"), GOLDEN)[:FLIPS]
-    cases = every_one(bringing_new(ci_cases(store)), flipped, share=3)
+    cases = interleaved(bringing_new(ci_cases(store)), flipped, share=3)
     return run_room(cases, store, seconds=SECONDS, workers=1)
 
 
@@ -75,22 +75,22 @@ def is_flip(text: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_logs_hold_against_attacks(found: Found) -> None:
-    failures = [failure for failure in found.failures if not is_flip(failure)]
-    assert not failures, "\n".join([*failures, found.text()])
-    assert found.cases - flips_done(found) > 10
+def test_logs_hold_against_attacks(findings: Findings) -> None:
+    failures = [failure for failure in findings.failures if not is_flip(failure)]
+    assert not failures, "\n".join([*failures, findings.text()])
+    assert findings.cases - flips_done(findings) > 10
 
 
 @pytest.mark.timeout(600)
-def test_logs_hold_against_every_single_bit(found: Found) -> None:
-    failures = list(filter(is_flip, found.failures))
-    assert not failures, "\n".join([*failures, found.text()])
-    assert flips_done(found) > 10
+def test_logs_hold_against_every_single_bit(findings: Findings) -> None:
+    failures = list(filter(is_flip, findings.failures))
+    assert not failures, "\n".join([*failures, findings.text()])
+    assert flips_done(findings) > 10
 
 
-def flips_done(found: Found) -> int:
+def flips_done(findings: Findings) -> int:
     """How many flips were tried: each is the only attack of its case."""
-    return sum(count for (attack, _), count in found.table.items() if attack.startswith("every bit: "))
+    return sum(count for (attack, _), count in findings.table.items() if attack.startswith("every bit: "))
 
 
 def test_every_attack_and_every_quick_command_is_among_the_cases(store: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_case_is_the_same_when_it_is_read_from_its_text(store: Path) -> None:
         assert Case.of(str(case)) == case
 
 
-def test_a_process_of_its_own_runs_the_command() -> None:
+def test_call_apart_runs_the_command_line() -> None:
     """Else ``clean_apart`` and ``clean_on_spark`` would find every log refused, and unharmed."""
     answer = call_apart(["clean", "--help"])
     assert answer.status == 0, answer.stderr

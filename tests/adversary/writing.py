@@ -94,10 +94,10 @@ def transactional(offset: int, key: str, value: str | None, producer: int, seque
 
 def marker(offset: int, producer: int, *, commit: bool) -> bytes:
     """The end of a transaction."""
-    made = end_transaction_marker(
+    encoded = end_transaction_marker(
         is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=NOW - DAY
     )
-    return struct.pack(">q", offset) + made.tobytes()[8:]
+    return struct.pack(">q", offset) + encoded.tobytes()[8:]
 
 
 # The logs
@@ -186,8 +186,8 @@ def _expiring(data: Path) -> Settings:
         4: [record(4, "d", old)],
     }
     write_meta(data, {("expiring", 0): write_partition(data, "expiring-0", segments)})
-    both = {"cleanup.policy": "compact,delete", "retention.ms": str(DAY), "segment.bytes": "100"}
-    return {**CONFIG, **both}, ("expiring",)
+    settings = {"cleanup.policy": "compact,delete", "retention.ms": str(DAY), "segment.bytes": "100"}
+    return {**CONFIG, **settings}, ("expiring",)
 
 
 def _neighbours(data: Path) -> Settings:
@@ -223,8 +223,8 @@ def _producers(data: Path) -> Settings:
         producer = 10 + offset % 2
         time = NOW - (5 * DAY if producer == 11 else 1000)
         record = Rec(offset=offset, key=b"a", value=b"%d" % offset, timestamp=time)
-        made = batch([record], producer_id=producer, producer_epoch=0, base_sequence=offset // 2)
-        segments.setdefault(offset - offset % 4, []).append(made)
+        encoded = batch([record], producer_id=producer, producer_epoch=0, base_sequence=offset // 2)
+        segments.setdefault(offset - offset % 4, []).append(encoded)
     segments[12] = [one(12, "a")]
     end = write_partition(data, "producers-0", segments)
     rows = [(10, 0, 5, 10, 0, NOW - 1000, 0, -1), (11, 0, 5, 11, 0, NOW - 5 * DAY, 0, -1)]

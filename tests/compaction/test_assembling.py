@@ -40,13 +40,13 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogWork:
     partition = logs.write_log(
         tmp_path, {0: batches[: BATCHES // 2], middle: batches[BATCHES // 2 :]}, interval=0
     )
-    plain = warm_up_work(partition, "staged")
-    plain = replace(plain, staging=str(partition / ".siltstone" / "run"), end=END, has_space_for_pieces=True)
-    files.make_directory(plain.staging or "", parents=True)
+    uncut = warm_up_work(partition, "staged")
+    uncut = replace(uncut, staging=str(partition / ".siltstone" / "run"), end=END, has_space_for_pieces=True)
+    files.make_directory(uncut.staging or "", parents=True)
     group = Group(index=0, first_segment=0, end_segment=2, base_offset=0, end_offset=END)
-    rules = replace(plain.rules, last_offset=END - 1)
-    plain = replace(plain, segments=tuple(list_segments(partition)), groups=(group,), rules=rules)
-    return with_ranges(plain, [plain.groups], 2)
+    rules = replace(uncut.rules, last_offset=END - 1)
+    uncut = replace(uncut, segments=tuple(list_segments(partition)), groups=(group,), rules=rules)
+    return with_ranges(uncut, [uncut.groups], 2)
 
 
 def pieces(work: LogWork, retained: np.ndarray, attempt: str = "a") -> list[PieceReport]:
@@ -75,80 +75,82 @@ def test_the_joined_segment_is_the_one_that_one_task_writes(work: LogWork, retai
     assert len(work.ranges) == BATCHES
     (whole,) = whole_groups(work.segments, work.groups[:1])
     (expected,) = rewrite_range(work, whole, retained, "whole").groups
-    found = assemble_pieces(work, work.groups[0], list(reversed(pieces(work, retained))), "joined")
-    assert contents(found) == contents(expected)
+    joined = assemble_pieces(work, work.groups[0], list(reversed(pieces(work, retained))), "joined")
+    assert contents(joined) == contents(expected)
     same = {"staged": {}, "identity": []}
-    assert replace(found, **same) == replace(expected, **same)
-    assert found.identity == list(files.stat(found.staged["log"]).identity)
+    assert replace(joined, **same) == replace(expected, **same)
+    assert joined.identity == list(files.stat(joined.staged["log"]).identity)
 
 
 def test_pieces_of_repeated_tasks_are_removed_with_the_others(work: LogWork) -> None:
     pieces(work, SOME, "late")
-    found = assemble_pieces(work, work.groups[0], pieces(work, SOME), "joined")
+    joined = assemble_pieces(work, work.groups[0], pieces(work, SOME), "joined")
     assert sum(name.endswith(".piece") for name in names(work)) == 2 * BATCHES
     remove_pieces(work)
-    assert names(work) == {Path(path).name for path in found.staged.values()}
+    assert names(work) == {Path(path).name for path in joined.staged.values()}
 
 
 def test_a_join_may_be_repeated(work: LogWork) -> None:
-    made = pieces(work, SOME)
-    first, second = (assemble_pieces(work, work.groups[0], made, attempt) for attempt in ("first", "second"))
+    reports = pieces(work, SOME)
+    first, second = (
+        assemble_pieces(work, work.groups[0], reports, attempt) for attempt in ("first", "second")
+    )
     assert contents(first) == contents(second)
     assert not set(first.staged.values()) & set(second.staged.values())
 
 
 def test_an_unchanged_piece_is_a_part_of_the_old_log(work: LogWork) -> None:
-    made = pieces(work, ALL[: END // 2])
+    reports = pieces(work, ALL[: END // 2])
     sources = [segment.path for segment in work.segments]
-    assert [piece.path for piece in made[: BATCHES // 2]] == [sources[0]] * (BATCHES // 2)
-    assert not {piece.path for piece in made[BATCHES // 2 :]} & set(sources)
+    assert [piece.path for piece in reports[: BATCHES // 2]] == [sources[0]] * (BATCHES // 2)
+    assert not {piece.path for piece in reports[BATCHES // 2 :]} & set(sources)
 
 
 def test_an_unchanged_segment_becomes_a_link(work: LogWork) -> None:
     group = replace(work.groups[0], end_segment=1, end_offset=END // 2)
     ranges = tuple(part for part in work.ranges if part.end_offset <= END // 2)
     work = replace(work, groups=(group,), cut_ranges=ranges)
-    found = assemble_pieces(work, group, pieces(work, ALL), "joined")
-    assert found.failure is None
-    assert files.stat(found.staged["log"]).inode == work.segments[0].inode
+    joined = assemble_pieces(work, group, pieces(work, ALL), "joined")
+    assert joined.failure is None
+    assert files.stat(joined.staged["log"]).inode == work.segments[0].inode
     elsewhere = Path(work.staging or "").parents[2] / "copy" / "topic-0" / ".siltstone" / "run"
     files.make_directory(elsewhere, parents=True)
     copied = replace(work, staging=str(elsewhere))
-    found = assemble_pieces(copied, group, pieces(copied, ALL), "joined")
-    assert contents(found)["log"] == Path(work.segments[0].path).read_bytes()
-    assert files.stat(found.staged["log"]).inode != work.segments[0].inode
+    joined = assemble_pieces(copied, group, pieces(copied, ALL), "joined")
+    assert contents(joined)["log"] == Path(work.segments[0].path).read_bytes()
+    assert files.stat(joined.staged["log"]).inode != work.segments[0].inode
 
 
-def flip(made: list[PieceReport]) -> None:
-    path = Path(made[4].path or "")
+def flip(reports: list[PieceReport]) -> None:
+    path = Path(reports[4].path or "")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def truncate(made: list[PieceReport]) -> None:
-    path = Path(made[4].path or "")
+def truncate(reports: list[PieceReport]) -> None:
+    path = Path(reports[4].path or "")
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def remove(made: list[PieceReport]) -> None:
-    Path(made[4].path or "").unlink()
+def remove(reports: list[PieceReport]) -> None:
+    Path(reports[4].path or "").unlink()
 
 
-def exchange(made: list[PieceReport]) -> None:
-    made[4].path, made[5].path = made[5].path, made[4].path
+def exchange(reports: list[PieceReport]) -> None:
+    reports[4].path, reports[5].path = reports[5].path, reports[4].path
 
 
-def lose(made: list[PieceReport]) -> None:
-    made.pop(4)
+def lose(reports: list[PieceReport]) -> None:
+    reports.pop(4)
 
 
-def send_twice(made: list[PieceReport]) -> None:
-    made.append(made[4])
+def send_twice(reports: list[PieceReport]) -> None:
+    reports.append(reports[4])
 
 
-def make_too_large(made: list[PieceReport]) -> None:
-    made[4].group.size = INT_MAX
+def make_too_large(reports: list[PieceReport]) -> None:
+    reports[4].group.size = INT_MAX
 
 
 DAMAGE = {
@@ -163,15 +165,15 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_pieces_that_are_not_those_that_were_verified(
+def test_pieces_that_differ_from_those_verified_fail_the_group(
     work: LogWork, damage: Callable[[list[PieceReport]], None]
 ) -> None:
-    made = pieces(work, SOME)
-    damage(made)
+    reports = pieces(work, SOME)
+    damage(reports)
     before = names(work)
-    found = assemble_pieces(work, work.groups[0], made, "joined")
-    assert found.failure is not None and DAMAGE[damage] in found.failure.reason, found.failure
-    assert found.staged == {} and names(work) == before
+    joined = assemble_pieces(work, work.groups[0], reports, "joined")
+    assert joined.failure is not None and DAMAGE[damage] in joined.failure.reason, joined.failure
+    assert joined.staged == {} and names(work) == before
 
 
 def test_a_new_segment_has_up_to_the_largest_position_of_an_index() -> None:
@@ -181,13 +183,13 @@ def test_a_new_segment_has_up_to_the_largest_position_of_an_index() -> None:
         refuse_over_2_gib(1 << 31, "/topic-0/0.log")
 
 
-def test_an_old_segment_that_changes_before_the_join(work: LogWork) -> None:
-    made = pieces(work, ALL[: END // 2])
+def test_an_old_segment_that_changes_before_the_join_fails_the_group(work: LogWork) -> None:
+    reports = pieces(work, ALL[: END // 2])
     with Path(work.segments[0].path).open("ab") as file:
         file.write(b"more")
-    found = assemble_pieces(work, work.groups[0], made, "joined")
-    assert found.failure is not None and "has changed" in found.failure.reason
-    assert found.staged == {}
+    joined = assemble_pieces(work, work.groups[0], reports, "joined")
+    assert joined.failure is not None and "has changed" in joined.failure.reason
+    assert joined.staged == {}
 
 
 def test_a_range_that_fails_fails_its_group(work: LogWork) -> None:
@@ -195,10 +197,10 @@ def test_a_range_that_fails_fails_its_group(work: LogWork) -> None:
     beyond = np.array([part.end_offset - part.base_offset + 1], np.uint32)
     failed = rewrite_range(work, part, beyond, "b")
     assert failed.failure is not None and failed.pieces[0].group.staged == {}
-    made = pieces(work, SOME)
-    made[3] = failed.pieces[0]
-    found = assemble_pieces(work, work.groups[0], made, "joined")
-    assert found.failure == failed.failure and found.staged == {}
+    reports = pieces(work, SOME)
+    reports[3] = failed.pieces[0]
+    joined = assemble_pieces(work, work.groups[0], reports, "joined")
+    assert joined.failure == failed.failure and joined.staged == {}
 
 
 def test_tasks_are_numbered_from_0_over_all_waves(work: LogWork) -> None:

@@ -18,28 +18,28 @@ def fail() -> int:
 
 
 def test_each_call_ends_before_the_next_begins() -> None:
-    said: list[int] = []
+    finished: list[int] = []
 
-    def say(number: int) -> int:
+    def finish(number: int) -> int:
         time.sleep(0.01 * (number % 2))
-        said.append(number)
+        finished.append(number)
         return number
 
     with BackgroundWriter() as writer:
         before = set(threading.enumerate())
         assert writer.wait() == 0
-        assert [writer.start(lambda number=number: say(number)) for number in range(1, 9)] == [
+        assert [writer.start(lambda number=number: finish(number)) for number in range(1, 9)] == [
             0,
             *range(1, 8),
         ]
         assert len(set(threading.enumerate()) - before) == 1
         assert writer.wait() == 8
         assert writer.wait() == 0
-    assert said == list(range(1, 9))
+    assert finished == list(range(1, 9))
     assert set(threading.enumerate()) <= before
 
 
-def test_what_a_call_raised_is_raised_once_where_the_next_is_given() -> None:
+def test_what_a_call_raised_is_raised_once_at_the_next_start_or_wait() -> None:
     with BackgroundWriter() as writer:
         writer.start(fail)
         with pytest.raises(ValueError, match="disk is full"):
@@ -51,36 +51,36 @@ def test_what_a_call_raised_is_raised_once_where_the_next_is_given() -> None:
 
 
 def test_an_error_in_the_block_waits_for_the_call_and_wins() -> None:
-    done = threading.Event()
+    ended = threading.Event()
 
     def late() -> int:
         time.sleep(0.05)
-        done.set()
+        ended.set()
         return fail()
 
     with pytest.raises(KeyError), BackgroundWriter() as writer:
         writer.start(late)
         raise KeyError
-    assert done.is_set()
+    assert ended.is_set()
 
 
 def staged(directory: Path, name: str) -> bytes:
     """The log that a cleaning in windows of a batch or two stages."""
     work = warm_up_work(directory, name, window_size=400)
-    (done,) = InProcessEngine().clean_whole([work])
-    assert done.extracted.failure is None
-    assert done.groups[0].failure is None
-    return Path(done.groups[0].staged["log"]).read_bytes()
+    (report,) = InProcessEngine().clean_whole([work])
+    assert report.extracted.failure is None
+    assert report.groups[0].failure is None
+    return Path(report.groups[0].staged["log"]).read_bytes()
 
 
 def test_a_slow_writer_gets_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
     expected, write, threads = staged(tmp_path, "quick"), staging._SegmentWriter.write, set[str]()
 
-    def slow(*given: object) -> int:
+    def slow(*arguments: object) -> int:
         threads.add(threading.current_thread().name)
         time.sleep(0.02)
-        return write(*given)
+        return write(*arguments)
 
     monkeypatch.setattr(staging._SegmentWriter, "write", slow)
     assert staged(tmp_path, "slow") == expected
@@ -91,9 +91,9 @@ def test_a_writer_that_fails_is_reported_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write_new(tmp_path / segment_file(0, "log"), b"".join(warm_up_batches()))
-    monkeypatch.setattr(staging._SegmentWriter, "write", lambda *given: fail())
+    monkeypatch.setattr(staging._SegmentWriter, "write", lambda *arguments: fail())
     work = warm_up_work(tmp_path, "failing", window_size=400)
-    (done,) = InProcessEngine().clean_whole([work])
-    assert done.groups[0].failure is not None
-    assert "disk is full" in done.groups[0].failure.reason
+    (report,) = InProcessEngine().clean_whole([work])
+    assert report.groups[0].failure is not None
+    assert "disk is full" in report.groups[0].failure.reason
     assert files.list_files(tmp_path / "failing") == {}

@@ -39,7 +39,9 @@ def clean(path: Path, *, min_clean_to_dirty_ratio: float, **choices: bool) -> Lo
     )
 
 
-def test_it_leaves_what_a_shuffle_join_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broadcast_join_leaves_what_a_shuffle_join_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = {name: write_clean_and_dirty(tmp_path / name) for name in ("looked up", "shuffled")}
     used: list[LogWork] = []
     real = broadcast.dirty_entries
@@ -129,11 +131,11 @@ def test_a_dirty_record_whose_key_is_not_in_the_map_fails_the_log(
 
 
 @pytest.mark.parametrize(
-    ("first_dirty", "memory", "share", "wanted"),
+    ("first_dirty", "memory", "share", "expected"),
     [(100, 1 << 20, 1.5, True), (0, 1 << 20, 1.5, False), (100, 1000, 1.5, False), (100, 1 << 20, 4, False)],
 )
-def test_it_is_chosen_for_a_small_dirty_section_that_fits_the_memory(
-    tmp_path: Path, first_dirty: int, memory: int, share: float, wanted: bool
+def test_a_broadcast_join_is_chosen_for_a_small_dirty_section_that_fits_the_memory(
+    tmp_path: Path, first_dirty: int, memory: int, share: float, expected: bool
 ) -> None:
     partition = logs.write_log(
         tmp_path, {base: [one(base + i, f"k{i}") for i in range(50)] for base in range(0, 150, 10)[::5]}
@@ -146,14 +148,14 @@ def test_it_is_chosen_for_a_small_dirty_section_that_fits_the_memory(
         end=150,
         limits=replace(work.limits, memory_bytes=memory),
     )
-    assert broadcast.should_broadcast(work, share) is wanted
+    assert broadcast.should_broadcast(work, share) is expected
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 1000)), max_size=60),
     st.lists(st.integers(0, 40), max_size=40),
 )
-def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> None:
+def test_the_offset_map_looks_up_as_a_dict_does(dirty: list[tuple[int, int]], queried: list[int]) -> None:
     """Hashes that differ in one half only, too."""
 
     def words(key: int) -> tuple[int, int]:
@@ -167,18 +169,18 @@ def test_the_map_is_a_dict(dirty: list[tuple[int, int]], asked: list[int]) -> No
         EntryBlob(bucket=0, is_dirty=True, base_offset=1 << 40, entries=part)
         for part in (entries[:cut], entries[cut:])
     ]
-    found = broadcast.OffsetMap.of(blobs)
-    wanted: dict[tuple[int, int], int] = {}
+    offset_map = broadcast.OffsetMap.of(blobs)
+    expected: dict[tuple[int, int], int] = {}
     for key, offset in dirty:
-        wanted[words(key)] = max(wanted.get(words(key), 0), (1 << 40) + offset)
-    assert {(int(a), int(b)): int(o) >> 1 for a, b, o in found.entries} == wanted
-    low, high = (np.array([words(key)[half] for key in asked], np.uint64) for half in (0, 1))
-    offset = np.array([wanted.get(words(key), 0) - key % 2 for key in asked], np.int64)
-    keep, met, missing = found.look_up(low, high, offset, 1 << 62)
-    stays = [words(key) not in wanted or key % 2 == 0 for key in asked]
+        expected[words(key)] = max(expected.get(words(key), 0), (1 << 40) + offset)
+    assert {(int(a), int(b)): int(o) >> 1 for a, b, o in offset_map.entries} == expected
+    low, high = (np.array([words(key)[half] for key in queried], np.uint64) for half in (0, 1))
+    offset = np.array([expected.get(words(key), 0) - key % 2 for key in queried], np.int64)
+    keep, met, missing = offset_map.look_up(low, high, offset, 1 << 62)
+    stays = [words(key) not in expected or key % 2 == 0 for key in queried]
     assert keep.tolist() == stays and missing == 0
-    assert met == sum(words(key) in wanted and key % 2 == 0 for key in asked)
-    assert found.look_up(low, high, offset, -1)[2] == sum(words(key) not in wanted for key in asked)
+    assert met == sum(words(key) in expected and key % 2 == 0 for key in queried)
+    assert offset_map.look_up(low, high, offset, -1)[2] == sum(words(key) not in expected for key in queried)
 
 
 def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
@@ -187,13 +189,13 @@ def test_keys_of_all_bits_in_a_large_map_are_found_and_no_others() -> None:
     hashes = dice.integers(0, 1 << 64, (60_000, 2), np.uint64)
     low, high = hashes.T.copy()
     entries = np.stack((low, (high << np.uint64(32)) | np.arange(60_000, dtype=np.uint64)), 1)[:20_000]
-    found = broadcast.OffsetMap.of([EntryBlob(bucket=0, is_dirty=True, base_offset=0, entries=entries)])
+    offset_map = broadcast.OffsetMap.of([EntryBlob(bucket=0, is_dirty=True, base_offset=0, entries=entries)])
     offset = np.arange(60_000)
     offset[:10_000] -= 1
-    keep, met, missing = found.look_up(low, high, offset, 50_000)
+    keep, met, missing = offset_map.look_up(low, high, offset, 50_000)
     assert keep.tolist() == [not i < 10_000 for i in range(60_000)]
     assert (met, missing) == (10_000, 10_000)
-    assert found.look_up(low, high, offset, 1 << 62)[2] == 0
+    assert offset_map.look_up(low, high, offset, 1 << 62)[2] == 0
 
 
 def test_the_warm_up_joins_a_segment_that_begins_at_its_base_offset(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from siltstone.compaction.rewrite import check_offsets
 BASE = 1 << 40
 
 
-def plainly(
+def first_trouble(
     offsets: list[int], batch: list[int], control: list[bool], map_end: int, retained: set[int], last: int
 ) -> int:
     """What is wrong with the first offset with which anything is."""
@@ -40,32 +40,34 @@ def walked(
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_says_what_sets_say(seed: int) -> None:
+def test_the_kernel_agrees_with_python_sets(seed: int) -> None:
     chance = random.Random(seed)
     relative = sorted(chance.sample(range(400), chance.randrange(1, 120)))
     batch = sorted(chance.randrange(6) for _ in relative)
     control = [chance.random() < 0.3 for _ in range(6)]
     map_end = BASE + chance.choice([1 << 30, 300])
-    contested = [each for each, number in zip(relative, batch, strict=True) if not control[number]]
-    retained = {each for each in contested if BASE + each < map_end} | set(chance.sample(range(400), 40))
-    offsets = [BASE + each for each in relative]
-    given = (batch, control, map_end)
-    assert walked(offsets, *given, retained, 1 + seed % 3) == 0
+    contested = [offset for offset, number in zip(relative, batch, strict=True) if not control[number]]
+    retained = {offset for offset in contested if BASE + offset < map_end} | set(
+        chance.sample(range(400), 40)
+    )
+    offsets = [BASE + offset for offset in relative]
+    arguments = (batch, control, map_end)
+    assert walked(offsets, *arguments, retained, 1 + seed % 3) == 0
     spoilt = list(offsets)
     place = chance.randrange(len(spoilt))
     spoilt[place] += chance.choice([-7, -1, 1, 7])
     missing = retained - {chance.choice(relative)}
-    for changed, left in ((spoilt, retained), (offsets, missing), (spoilt, missing)):
-        wanted = plainly(changed, *given, left, BASE - 1)
-        assert walked(changed, *given, left, 1 + seed % 3) == wanted
+    for changed, winners in ((spoilt, retained), (offsets, missing), (spoilt, missing)):
+        expected = first_trouble(changed, *arguments, winners, BASE - 1)
+        assert walked(changed, *arguments, winners, 1 + seed % 3) == expected
 
 
-def test_every_kind_of_trouble_is_met() -> None:
-    one = ([0], [False], 1 << 62)
-    assert walked([BASE + 5], *one, {5}, 1) == 0
-    assert walked([BASE + 5], *one, {4, 6}, 1) == 2
-    assert walked([BASE + 5], *one, set(), 1) == 2
-    assert walked([BASE - 1], *one, {5}, 1) == 1
+def test_each_kind_of_trouble_has_its_number() -> None:
+    one_batch = ([0], [False], 1 << 62)
+    assert walked([BASE + 5], *one_batch, {5}, 1) == 0
+    assert walked([BASE + 5], *one_batch, {4, 6}, 1) == 2
+    assert walked([BASE + 5], *one_batch, set(), 1) == 2
+    assert walked([BASE - 1], *one_batch, {5}, 1) == 1
     assert walked([BASE + 5, BASE + 5], [0, 0], [False], 1 << 62, {5}, 2) == 1
     assert walked([BASE + 5], [0], [True], 1 << 62, set(), 1) == 0
     assert walked([BASE + 5], [0], [False], BASE + 5, set(), 1) == 0

@@ -53,13 +53,16 @@ def test_what_is_explained_is_what_cleaning_does(
     before = tree(staged.directory)
     log = explain_one(staged, drop_keyless=True)
     assert tree(staged.directory) == before, "explaining changed something"
-    done = staged.clean_one(drop_keyless=True)
-    assert (log.status, done.status) == (WOULD_CLEAN, "cleaned")
-    assert log.outcome.removed == {name: getattr(done.discarded, name) for name in log.outcome.removed}
+    result = staged.clean_one(drop_keyless=True)
+    assert (log.status, result.status) == (WOULD_CLEAN, "cleaned")
+    assert log.outcome.removed == {name: getattr(result.discarded, name) for name in log.outcome.removed}
     assert sum(log.outcome.removed.values()) > 0
-    assert (log.bytes_before, log.bytes_after) == (done.bytes_before, done.bytes_after)
-    assert log.keys.distinct_dirty_keys == done.distinct_dirty_keys
-    assert (len(log.outcome.groups), log.range.first_dirty_offset) == (done.groups, done.first_dirty_offset)
+    assert (log.bytes_before, log.bytes_after) == (result.bytes_before, result.bytes_after)
+    assert log.keys.distinct_dirty_keys == result.distinct_dirty_keys
+    assert (len(log.outcome.groups), log.range.first_dirty_offset) == (
+        result.groups,
+        result.first_dirty_offset,
+    )
     assert log.range.first_uncleanable_offset == staged.checkpoint()
     assert sum(group.records_after for group in log.outcome.groups) == log.outcome.records["after"]
 
@@ -79,14 +82,14 @@ def test_keys_are_counted_as_a_dict_would(golden: Path, tmp_path: Path, name: st
         for hottest_key in log.keys.hottest_keys
     }
     for key, records in keys.items():
-        whole = sum(record.size for record in records)
-        gone = whole - records[-1].size
-        assert sizes[key.decode()] == (whole, gone, records[-1].offset)
+        total_bytes = sum(record.size for record in records)
+        superseded_bytes = total_bytes - records[-1].size
+        assert sizes[key.decode()] == (total_bytes, superseded_bytes, records[-1].offset)
     counts = [hottest_key.records for hottest_key in log.keys.hottest_keys]
     assert counts == sorted(counts, reverse=True)
     for step in log.keys.keys_by_records:
-        wanted = sum(step.records_from <= len(records) <= step.records_to for records in keys.values())
-        assert step.keys == wanted
+        expected = sum(step.records_from <= len(records) <= step.records_to for records in keys.values())
+        assert step.keys == expected
     assert log.outcome.removed_bytes["superseded"] == sum(
         record.size for records in keys.values() for record in records[:-1]
     )
@@ -114,8 +117,8 @@ def test_bytes_become_reclaimable_when_the_next_record_of_the_key_is_written(sta
 
 
 def test_a_moment_is_the_last_millisecond_of_its_bin() -> None:
-    found = explaining.moments(Bins(start_ms=100, width_ms=20, bin_count=3), LogStatistics(written={1: 7}))
-    assert [(moment.at_ms, moment.written_bytes) for moment in found] == [(119, 0), (139, 7), (159, 7)]
+    moments = explaining.moments(Bins(start_ms=100, width_ms=20, bin_count=3), LogStatistics(written={1: 7}))
+    assert [(moment.at_ms, moment.written_bytes) for moment in moments] == [(119, 0), (139, 7), (159, 7)]
 
 
 @pytest.mark.parametrize(("buckets", "held_bytes"), [(1, 1 << 30), (7, 1 << 30), (7, 2000), (5, 1)])
@@ -124,16 +127,16 @@ def test_buckets_and_memory_change_nothing(
 ) -> None:
     """With little memory for entries the log is read again for the buckets that were left out."""
     staged = stage(golden, "basic", tmp_path / "logs")
-    whole = explain_all(staged)
+    at_once = explain_all(staged)
     monkeypatch.setattr(explaining, "WHOLE_LOG_BYTES", 0)
     monkeypatch.setattr(engines, "HELD_ENTRY_BYTES_MAX", held_bytes)
     engine = InProcessEngine(buckets)
     apart = review.explain(explain_request(staged), engine=lambda: engine)
-    assert apart.to_json() == whole.to_json()
+    assert apart.to_json() == at_once.to_json()
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_the_bytes_of_markers_that_go_are_told(tmp_path: Path, count: int) -> None:
+def test_the_bytes_of_removed_markers_are_reported(tmp_path: Path, count: int) -> None:
     """Nothing of their transactions is left, and their delete horizons have passed."""
     key, value = struct.pack(">hh", 0, 1), struct.pack(">hi", 0, 0)
     markers = [
@@ -177,7 +180,7 @@ def test_a_log_is_read_no_more_often_than_in_a_dry_run(golden: Path, tmp_path: P
 
 @pytest.mark.parametrize("damage", ["missing", "within a batch", "at a later batch", "at the end"])
 def test_hot_keys_are_found_without_the_index(staged: Staged, damage: str) -> None:
-    whole = explain_one(staged, show_keys=True, top=1000)
+    with_index = explain_one(staged, show_keys=True, top=1000)
     for index in staged.partition.glob("*.index"):
         log = index.with_suffix(".log").read_bytes()
         last = max(batch.position for batch in twin.decode_log(log))
@@ -186,9 +189,9 @@ def test_hot_keys_are_found_without_the_index(staged: Staged, damage: str) -> No
             index.unlink()
         else:
             index.write_bytes(bytes(4) + positions[damage].to_bytes(4, "big"))
-    found = explain_one(staged, show_keys=True, top=1000)
-    assert found.keys.hottest_keys == whole.keys.hottest_keys
-    assert len({key.key for key in found.keys.hottest_keys}) == found.keys.distinct_keys
+    without_index = explain_one(staged, show_keys=True, top=1000)
+    assert without_index.keys.hottest_keys == with_index.keys.hottest_keys
+    assert len({key.key for key in without_index.keys.hottest_keys}) == without_index.keys.distinct_keys
 
 
 def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:
@@ -201,7 +204,7 @@ def test_kafkas_map_says_how_many_passes_it_would_need(staged: Staged) -> None:
 
 def test_a_log_that_is_not_eligible_is_explained_too(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "idempotent", tmp_path / "logs", 1)
-    config = [each for each in staged.request.config if not each.startswith("min.cleanable")]
+    config = [line for line in staged.request.config if not line.startswith("min.cleanable")]
     config.append("min.cleanable.dirty.ratio=0.99")
     log = explain_one(staged, config=config)
     assert log.status == "not_eligible" and "min.cleanable.dirty.ratio=0.99" in log.reason
@@ -210,7 +213,7 @@ def test_a_log_that_is_not_eligible_is_explained_too(golden: Path, tmp_path: Pat
 
 
 def test_passed_horizons_make_an_idle_log_due(staged: Staged) -> None:
-    config = [each for each in staged.request.config if not each.startswith("min.cleanable")]
+    config = [line for line in staged.request.config if not line.startswith("min.cleanable")]
     log = explain_one(staged, config=[*config, "min.cleanable.dirty.ratio=0.9"])
     assert log.status == WOULD_CLEAN and any("delete horizons" in note for note in log.notes)
 
@@ -218,14 +221,16 @@ def test_passed_horizons_make_an_idle_log_due(staged: Staged) -> None:
 def test_what_bounds_the_range_is_named(staged: Staged) -> None:
     bounds = {bound.name: bound.offset for bound in explain_one(staged).range.bounds}
     assert bounds == {"active segment": 573, "high watermark": 581}
-    assert {each.name for each in explain_one(staged, high_watermark="end").range.bounds} == {*bounds}
+    assert {bound.name for bound in explain_one(staged, high_watermark="end").range.bounds} == {*bounds}
     (staged.directory / "replication-offset-checkpoint").unlink()
-    assert [each.name for each in explain_one(staged, high_watermark="end").range.bounds] == [
+    assert [bound.name for bound in explain_one(staged, high_watermark="end").range.bounds] == [
         "active segment"
     ]
 
 
-def test_an_entry_for_the_high_watermark_bounds_whatever_is_said_of_logs_without_one(staged: Staged) -> None:
+def test_a_high_watermark_in_the_checkpoint_bounds_the_range_despite_high_watermark_end(
+    staged: Staged,
+) -> None:
     topic_partition = (staged.topic_partition.topic, staged.topic_partition.partition)
     write_checkpoint(staged.directory / "replication-offset-checkpoint", {topic_partition: 300})
     (staged.directory / "cleaner-offset-checkpoint").unlink()
@@ -246,34 +251,34 @@ def test_records_and_bytes_are_of_the_whole_log_and_retention_is_counted_apart(
 ) -> None:
     staged = stage(golden, name, tmp_path / "logs")
     log = explain_one(staged, force=True)
-    done = staged.clean_one(force=True)
-    assert (log.status, done.status) == (WOULD_CLEAN, "cleaned")
-    assert log.outcome.expired.records == done.discarded.expired
-    assert (log.outcome.expired.segments > 0) == (done.discarded.expired > 0) == (name != "basic")
+    result = staged.clean_one(force=True)
+    assert (log.status, result.status) == (WOULD_CLEAN, "cleaned")
+    assert log.outcome.expired.records == result.discarded.expired
+    assert (log.outcome.expired.segments > 0) == (result.discarded.expired > 0) == (name != "basic")
     assert (log.outcome.records_before, log.outcome.records_after) == (
-        done.records_before,
-        done.records_after,
+        result.records_before,
+        result.records_after,
     )
     assert log.outcome.records_before is not None
     assert log.outcome.records_before > log.outcome.records["total"], "the active segment counts, too"
-    assert log.bytes_after == done.bytes_after
-    assert [note for note in done.notes if note.startswith("retention: ")] == log.notes
+    assert log.bytes_after == result.bytes_after
+    assert [note for note in result.notes if note.startswith("retention: ")] == log.notes
 
 
 def test_retention_of_a_log_that_needs_no_cleaning_is_explained(golden: Path, tmp_path: Path) -> None:
     staged = stage(golden, "compact_then_delete_ms2", tmp_path / "logs")
     staged.clean(now_ms=1, config=[*staged.request.config, "retention.ms=-1", "retention.bytes=-1"])
     log = explain_one(staged)
-    done = staged.clean_one()
+    result = staged.clean_one()
     assert (log.status, log.reason, log.is_explained) == (WOULD_CLEAN, "", False)
-    assert (done.status, log.notes) == ("cleaned", done.notes)
+    assert (result.status, log.notes) == ("cleaned", result.notes)
     assert log.notes[0].startswith("not compacted: ")
     expired = log.outcome.expired
-    assert (expired.records, log.outcome.removed) == (done.discarded.expired, {})
+    assert (expired.records, log.outcome.removed) == (result.discarded.expired, {})
     assert 0 < expired.bytes == log.bytes_before - (log.bytes_after or 0)
     assert (log.outcome.records_before, log.outcome.records_after) == (
-        done.records_before,
-        done.records_after,
+        result.records_before,
+        result.records_after,
     )
 
 
@@ -327,18 +332,18 @@ def test_a_damaged_log_does_not_stop_the_others(staged: Staged) -> None:
     data = bytearray(log.read_bytes())
     data[-1] ^= 1
     log.write_bytes(data)
-    found = explain_one(staged)
-    assert found.status == "uncleanable" and "checksum does not match" in found.reason
+    explained = explain_one(staged)
+    assert explained.status == "uncleanable" and "checksum does not match" in explained.reason
 
 
 def test_a_directory_that_was_not_stopped_is_explained_with_a_note(staged: Staged) -> None:
     (staged.directory / ".kafka_cleanshutdown").unlink()
-    found = explain_all(staged)
-    assert found.logs[0].status == WOULD_CLEAN
-    assert any("no .kafka_cleanshutdown" in note for note in found.notes)
+    report = explain_all(staged)
+    assert report.logs[0].status == WOULD_CLEAN
+    assert any("no .kafka_cleanshutdown" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("changes", [{"high_watermark": "start"}, {"top": -1}, {"topics": ["nothing"]}])
-def test_wrong_usage(staged: Staged, changes: dict[str, Any]) -> None:
+def test_impossible_options_are_refused(staged: Staged, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         explain_one(staged, **changes)

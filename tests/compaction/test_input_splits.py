@@ -61,13 +61,13 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
             and split.start_position == places[split.segment] < split.end_position
         )
         with open_unchanged(segments[split.segment]) as reader:
-            found = [
+            headers = [
                 window.batches
                 for window in windows(reader, start=split.start_position, end=split.end_position)
             ]
-        assert found[0]["base_offset"][0] == offset
+        assert headers[0]["base_offset"][0] == offset
         offset, places[split.segment] = split.end_offset, split.end_position
-        assert found[-1]["last_offset"][-1] == offset - 1
+        assert headers[-1]["last_offset"][-1] == offset - 1
     assert offset == end
     assert list(places.values()) == [segment.size for segment in segments]
     assert all(run for run in runs)
@@ -75,7 +75,7 @@ def assert_covers(runs: Sequence[Sequence[InputSplit]], segments: Sequence[Segme
 
 @pytest.mark.parametrize("sizes", [[50], [400], [90, 10], [10, 90], [30, 20, 50, 7, 1]])
 @pytest.mark.parametrize("tasks", [1, 2, 3, 8])
-def test_tasks_get_about_the_same(tmp_path: Path, sizes: list[int], tasks: int) -> None:
+def test_tasks_get_about_the_same_number_of_bytes(tmp_path: Path, sizes: list[int], tasks: int) -> None:
     segments, end = log(tmp_path, sizes)
     runs = splits_by_task(segments, end, tasks, may_cut=True)
     assert_covers(runs, segments, end)
@@ -152,17 +152,17 @@ def test_an_index_that_names_no_batch_costs_nothing_but_balance(tmp_path: Path, 
     assert cut_near(segments[0], segments[0].size // 2) is None
 
 
-def test_a_place_whose_batch_is_damaged_or_not_the_one_that_is_named(tmp_path: Path) -> None:
+def test_no_split_begins_at_a_batch_that_is_damaged_or_another_than_the_index_names(tmp_path: Path) -> None:
     segments, _ = log(tmp_path, [60])
     middle = segments[0].size // 2
-    found = cut_near(segments[0], middle)
-    assert found is not None
-    position, first = found
+    cut = cut_near(segments[0], middle)
+    assert cut is not None
+    position, first = cut
     assert abs(position - middle) < 600 and first > 100
     index_of(segments[0]).write_bytes(struct.pack(">ii", first - 101, position))  # before that batch
     assert cut_near(segments[0], middle) is None
     index_of(segments[0]).write_bytes(struct.pack(">ii", first - 100, position))
-    assert cut_near(segments[0], middle) == found
+    assert cut_near(segments[0], middle) == cut
     data = np.fromfile(segments[0].path, np.uint8)
     data[position + 70] ^= 1
     data.tofile(segments[0].path)
@@ -171,22 +171,22 @@ def test_a_place_whose_batch_is_damaged_or_not_the_one_that_is_named(tmp_path: P
     assert cut_near(segments[0], middle) is None  # not the file that was found
 
 
-def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
+def test_the_state_of_transactions_over_cuts_is_the_same_for_any_number_of_tasks(tmp_path: Path) -> None:
     """Producer 1's ends in the segment's second part, 2's in the next segment, 3's has no data."""
-    made, offset = [], 0
+    batches, offset = [], 0
 
     def data(producer: int, count: int) -> None:
         nonlocal offset
         for _ in range(count):
-            made.append(logs.one(offset, f"{offset}", producer_id=producer, transactional=True))
+            batches.append(logs.one(offset, f"{offset}", producer_id=producer, transactional=True))
             offset += 1
 
     def marker(producer: int) -> None:
         nonlocal offset
-        made_of = end_transaction_marker(
+        encoded = end_transaction_marker(
             is_commit=True, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=0
         )
-        made.append(offset.to_bytes(8, "big") + made_of.tobytes()[8:])
+        batches.append(offset.to_bytes(8, "big") + encoded.tobytes()[8:])
         offset += 1
 
     data(1, 30)
@@ -196,7 +196,7 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
     base = offset
     marker(3)
     marker(2)
-    partition = logs.write_log(tmp_path, {0: made[:base], base: made[base:]}, interval=1)
+    partition = logs.write_log(tmp_path, {0: batches[:base], base: batches[base:]}, interval=1)
     segments = list_segments(partition)
     groups = (
         Group(index=0, first_segment=0, end_segment=1, base_offset=0, end_offset=base),
@@ -206,11 +206,11 @@ def test_transactions_that_run_over_cuts(tmp_path: Path) -> None:
         warm_up_work(partition, "small"), segments=tuple(segments), groups=groups, first_dirty=0, end=offset
     )
     for tasks in range(1, 20):
-        found, runs = Extracted(), splits_by_task(segments, offset, tasks, may_cut=True)
+        extracted, runs = Extracted(), splits_by_task(segments, offset, tasks, may_cut=True)
         entries = 0
         for run in reversed(runs):
-            entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, found))
-        assert found.failure is None and found.records == offset
+            entries += sum(len(blob.entries) for blob in extract(work, run, 1, 1000, extracted))
+        assert extracted.failure is None and extracted.records == offset
         assert entries == offset - 3
-        assert transaction_state_by_range(work, found) == {base: TransactionState(open_producers=(2,))}
+        assert transaction_state_by_range(work, extracted) == {base: TransactionState(open_producers=(2,))}
     assert len(runs) == 19

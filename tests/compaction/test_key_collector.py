@@ -31,12 +31,12 @@ Rows = list[tuple[int, int, int]]
 NOT_COUNTED = np.empty(0, np.int64)
 
 
-def plainly(rows: Rows) -> dict[tuple[int, int], int]:
+def last_offsets(rows: Rows) -> dict[tuple[int, int], int]:
     """The largest offset of each key, in order of first meeting."""
-    found: dict[tuple[int, int], int] = {}
+    offsets: dict[tuple[int, int], int] = {}
     for first, high, offset in rows:
-        found[first, high] = max(offset, found.get((first, high), -1))
-    return found
+        offsets[first, high] = max(offset, offsets.get((first, high), -1))
+    return offsets
 
 
 def rows_of(entries: np.ndarray) -> Rows:
@@ -47,11 +47,11 @@ def rows_of(entries: np.ndarray) -> Rows:
 @settings(deadline=None, derandomize=True, max_examples=examples(80))
 def test_the_last_of_a_run_is_a_dict(before: Rows, rows: Rows) -> None:
     entries = entries_of([*before, *rows])
-    mine = entries[len(before) :]
-    kept = dedupe(mine, new_hash_table(len(rows)), mine, NOT_COUNTED)
+    new_entries = entries[len(before) :]
+    retained_count = dedupe(new_entries, new_hash_table(len(rows)), new_entries, NOT_COUNTED)
     assert rows_of(entries[: len(before)]) == before
-    expected = [(*key, offset) for key, offset in plainly(rows).items()]
-    assert rows_of(entries[len(before) : len(before) + kept]) == expected
+    expected = [(*key, offset) for key, offset in last_offsets(rows).items()]
+    assert rows_of(entries[len(before) : len(before) + retained_count]) == expected
 
 
 @given(pairs, st.integers(1, 9), st.integers(1, 70), st.booleans())
@@ -63,24 +63,24 @@ def test_shards_hold_what_was_put_until_one_is_full(
     counts, bounds = np.zeros(shards, np.int64), np.empty(shards + 1, np.int64)
     entries, table = np.empty((shards * room, 2), np.uint64), new_hash_table(room)
     arrays = (entries, counts, table, NOT_COUNTED)
-    done = put_into_shards(entries_of(rows), 0, room, dedupes, *arrays)
-    mine: list[Rows] = [[] for _ in range(shards)]
-    expected_done = len(rows)
+    put_count = put_into_shards(entries_of(rows), 0, room, dedupes, *arrays)
+    shard_lists: list[Rows] = [[] for _ in range(shards)]
+    expected_count = len(rows)
     for number, row in enumerate(rows):
-        each = mine[shard_of(row[0], shards)]
-        if len(each) == room:
+        shard = shard_lists[shard_of(row[0], shards)]
+        if len(shard) == room:
             if dedupes:
-                each[:] = [(*key, offset) for key, offset in plainly(each).items()]
-            if len(each) > room * 5 // 8:
-                expected_done = number
+                shard[:] = [(*key, offset) for key, offset in last_offsets(shard).items()]
+            if len(shard) > room * 5 // 8:
+                expected_count = number
                 break
-        each.append(row)
-    assert done == expected_done
-    assert counts.tolist() == [len(each) for each in mine]
+        shard.append(row)
+    assert put_count == expected_count
+    assert counts.tolist() == [len(shard) for shard in shard_lists]
     close_gaps_between_shards(entries, room, dedupes, counts, table, bounds, NOT_COUNTED)
-    for p, each in enumerate(mine):
-        wanted = [(*key, offset) for key, offset in plainly(each).items()] if dedupes else each
-        assert rows_of(entries[bounds[p] : bounds[p + 1]]) == wanted
+    for p, shard in enumerate(shard_lists):
+        expected = [(*key, offset) for key, offset in last_offsets(shard).items()] if dedupes else shard
+        assert rows_of(entries[bounds[p] : bounds[p + 1]]) == expected
 
 
 @pytest.mark.parametrize("words", [2, 3, 4])
@@ -102,12 +102,12 @@ def collect(
 ) -> list[EntryBlob]:
     """All blobs, copied when they come, since a collector uses its buffers again."""
     collector = KeyCollector(hash_key=WORDS, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
-    found = []
+    blobs = []
     for records in runs:
         columns = columns_of(records)
         for blob in collector.add(columns, columns.key_size >= 0):
-            found.append(replace(blob, entries=blob.entries.copy()))
-    return found + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
+            blobs.append(replace(blob, entries=blob.entries.copy()))
+    return blobs + [replace(blob, entries=blob.entries.copy()) for blob in collector.finish()]
 
 
 def retained_of(blobs: list[EntryBlob], buckets: int) -> list[int]:
@@ -130,25 +130,23 @@ def expected_of(runs: list[list[Rec]], first_dirty: int) -> list[int]:
 
 def _runs(seed: int, count: int = 40) -> list[list[Rec]]:
     rng = np.random.default_rng(seed)
-    offset, found = 0, []
+    offset, runs = 0, []
     for _ in range(count):
         keys = rng.integers(0, 60, rng.integers(1, 12)).tolist()
-        found.append(
-            [Rec(offset=offset + i, key=b"k%d" % key if key else None) for i, key in enumerate(keys)]
-        )
+        runs.append([Rec(offset=offset + i, key=b"k%d" % key if key else None) for i, key in enumerate(keys)])
         offset += len(keys)
-    return found
+    return runs
 
 
 def test_any_capacity_and_any_number_of_buckets_give_the_same_retained_offsets() -> None:
     for seed in range(examples(4)):
         runs = _runs(seed)
         for first_dirty in (0, 77, 10_000):
-            wanted = expected_of(runs, first_dirty)
+            expected = expected_of(runs, first_dirty)
             for buckets in (1, 2, 5, 700):
                 for capacity in turn(buckets, (1, 13, 40, 1 << 20)):
                     blobs = collect(runs, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
-                    assert retained_of(blobs, buckets) == wanted, (seed, first_dirty, buckets, capacity)
+                    assert retained_of(blobs, buckets) == expected, (seed, first_dirty, buckets, capacity)
 
 
 def test_a_small_capacity_bounds_what_is_kept() -> None:
@@ -157,7 +155,7 @@ def test_a_small_capacity_bounds_what_is_kept() -> None:
     for records in runs:
         columns = columns_of(records)
         list(collector.add(columns, columns.key_size >= 0))
-        assert all(len(kept.entries) <= 16 for kept in collector._shards_by_kind.values())
+        assert all(len(shards.entries) <= 16 for shards in collector._shards_by_kind.values())
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 7, 500, 513, 2000])
@@ -207,7 +205,7 @@ def test_one_hot_key_among_many_does_not_empty_the_rest() -> None:
     assert retained_of(blobs, 4) == expected_of(runs, 0)
 
 
-def test_what_is_left_is_handed_on_once() -> None:
+def test_remaining_entries_are_handed_on_once() -> None:
     collector = KeyCollector(hash_key=WORDS, first_dirty=2, buckets=2, capacity=100)
     assert not list(collector.finish())
     for start in (0, 1 << 40):
@@ -219,14 +217,14 @@ def test_what_is_left_is_handed_on_once() -> None:
 
 def test_a_blob_that_is_kept_stays_as_it_is() -> None:
     collector = KeyCollector(hash_key=WORDS, first_dirty=0, buckets=1, capacity=20)
-    kept, copies = [], []
+    blobs, copies = [], []
     for i in range(12):
         columns = columns_of([Rec(offset=10 * i + j, key=b"k%d" % (10 * i + j)) for j in range(10)])
         for blob in collector.add(columns, columns.key_size >= 0):
-            kept.append(blob.copied())
+            blobs.append(blob.copied())
             copies.append(blob.entries.tolist())
-    assert len(kept) > 2
-    assert [blob.entries.tolist() for blob in kept] == copies
+    assert len(blobs) > 2
+    assert [blob.entries.tolist() for blob in blobs] == copies
 
 
 def test_clean_entries_all_arrive() -> None:
@@ -236,7 +234,7 @@ def test_clean_entries_all_arrive() -> None:
     assert not any(blob.is_dirty for blob in blobs)
 
 
-def test_offsets_farther_apart_than_32_bits() -> None:
+def test_offsets_farther_apart_than_32_bits_are_kept() -> None:
     far = [0, 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 5, 1 << 45]
     runs = [[Rec(offset=offset, key=b"k%d" % (i % 4))] for i, offset in enumerate(far)]
     for first_dirty in (0, 1 << 32, 1 << 50):

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ASKED = """
+SCRIPT = """
 import sys
 from pathlib import Path
 from siltstone.compaction import broadcast, keys, rewrite
@@ -28,6 +28,6 @@ print(*(kernel.py_func.__name__ for kernel in kernels if not kernel.signatures))
 
 
 def test_every_kernel_that_a_cleaning_calls_is_loaded(tmp_path: Path) -> None:
-    asked = [sys.executable, "-c", ASKED, str(tmp_path)]
-    found = subprocess.run(asked, capture_output=True, text=True, timeout=250, check=True)
-    assert found.stdout.split() == []
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=250, check=True)
+    assert completed.stdout.split() == []

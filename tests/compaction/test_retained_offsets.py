@@ -60,7 +60,7 @@ def staged(tmp_path: Path) -> LogWork:
 RETAINED = np.array([7, 1, 4, 0xFFFFFFF0], np.uint32)
 
 
-def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
+def test_retained_offsets_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
     file = write_retained(staged, staged.ranges[1], RETAINED, "a")
     assert (file.group_range.group, file.count, file.failure) == (1, 4, None)
     assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
@@ -70,7 +70,9 @@ def test_winners_come_back_in_order(staged: LogWork, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
-def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork, tmp_path: Path) -> None:
+def test_every_flipped_bit_and_every_cut_of_retained_offsets_is_noticed(
+    staged: LogWork, tmp_path: Path
+) -> None:
     file = write_retained(staged, staged.ranges[0], RETAINED, "a")
     path = tmp_path / file.name
     data = path.read_bytes()
@@ -80,8 +82,8 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
             flipped = bytearray(data)
             flipped[position] ^= 1 << bit
             changed.append(bytes(flipped))
-    for each in changed:
-        path.write_bytes(each)
+    for damaged in changed:
+        path.write_bytes(damaged)
         with raises_error(CheckFailedError, path=path):
             read_retained(tmp_path, file)
     report = rewrite_from_file(staged, file, "b").groups[0]
@@ -91,12 +93,12 @@ def test_every_flipped_byte_and_every_cut_of_the_winners_is_seen(staged: LogWork
     )
 
 
-def test_an_attempt_never_touches_anothers_winners(staged: LogWork, tmp_path: Path) -> None:
+def test_an_attempt_never_touches_another_attempts_retained_offsets(staged: LogWork, tmp_path: Path) -> None:
     file = write_retained(staged, staged.ranges[0], RETAINED, "a")
     again = write_retained(staged, staged.ranges[0], RETAINED[:2], "a")
     assert again.failure is not None and again.failure.status == "failed"
     assert read_retained(tmp_path, file).tolist() == sorted(RETAINED.tolist())
-    gone = replace(staged, staging=str(tmp_path / "gone"))
-    late = write_retained(gone, gone.ranges[0], RETAINED, "late")
+    removed = replace(staged, staging=str(tmp_path / "gone"))
+    late = write_retained(removed, removed.ranges[0], RETAINED, "late")
     assert late.failure is not None
     assert not (tmp_path / "gone").exists()

@@ -30,8 +30,8 @@ def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(tmp_path: Path) -> N
     for codec in range(5):
         rows = [Rec(offset=i, key=b"k%d" % i, timestamp=RECORD_TIME - i) for i in range(3)]
         source = batch(rows, codec=codec, leader_epoch=4)
-        ((_, left),) = cleaned(tmp_path / str(codec), source, end=3)
-        assert left == source
+        ((_, rewritten),) = cleaned(tmp_path / str(codec), source, end=3)
+        assert rewritten == source
 
 
 def test_a_rebuilt_batch_keeps_its_range_and_its_producer(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_rebuilt_batch_keeps_its_range_and_its_producer(tmp_path: Path) -> Non
         Rec(offset=5, key=b"z", timestamp=300),
     ]
     source = batch(rows, last_offset=7, leader_epoch=3, producer_id=9, producer_epoch=2, base_sequence=40)
-    ((header, left), _) = cleaned(tmp_path, source, one(8, "z"), end=9)
+    ((header, rewritten), _) = cleaned(tmp_path, source, one(8, "z"), end=9)
     assert header == Header(
         base_offset=0,
         last_offset=7,
@@ -56,7 +56,7 @@ def test_a_rebuilt_batch_keeps_its_range_and_its_producer(tmp_path: Path) -> Non
         base_sequence=40,
         count=3,
     )
-    assert [(r.offset, r.timestamp) for r in records_in(left)] == [(1, 500), (2, 700), (3, 400)]
+    assert [(r.offset, r.timestamp) for r in records_in(rewritten)] == [(1, 500), (2, 700), (3, 400)]
 
 
 def test_a_tombstone_is_stamped_once_and_its_records_keep_their_times(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_tombstone_is_stamped_once_and_its_records_keep_their_times(tmp_path: 
     logs.write_segment(partition, 5, one(5, "z"))
     result = logs.run(path, config=config, now_ms=NOW + 1000)
     assert result.discarded.tombstones == 1
-    header, left = next(headers_of(logs.logs_of(partition)[0]))
-    assert [r.offset for r in records_in(left)] == [0]
+    header, rewritten = next(headers_of(logs.logs_of(partition)[0]))
+    assert [r.offset for r in records_in(rewritten)] == [0]
     assert header.attributes == HORIZON and header.base_timestamp == NOW + 1000
 
 
@@ -95,17 +95,17 @@ def test_superseded_tombstones_are_counted_as_superseded(tmp_path: Path) -> None
 
 def test_log_append_time_stays_the_batchs(tmp_path: Path) -> None:
     rows = [Rec(offset=0, key=b"a", timestamp=7), Rec(offset=1, key=b"b", timestamp=900)]
-    ((header, left), _) = cleaned(tmp_path, batch(rows, log_append=True), one(2, "b"), end=3)
+    ((header, rewritten), _) = cleaned(tmp_path, batch(rows, log_append=True), one(2, "b"), end=3)
     assert (header.attributes, header.base_timestamp, header.max_timestamp) == (8, 900, 900)
-    assert [(r.offset, r.timestamp) for r in records_in(left)] == [(0, 900)]
+    assert [(r.offset, r.timestamp) for r in records_in(rewritten)] == [(0, 900)]
 
 
 @pytest.mark.parametrize("codec", range(5))
 def test_a_rebuilt_batch_keeps_its_codec(tmp_path: Path, codec: int) -> None:
     rows = [Rec(offset=i, key=b"k%d" % i, value=b"v" * 500) for i in range(4)]
-    ((header, left), _) = cleaned(tmp_path, batch(rows, codec=codec), one(4, "k1"), end=5)
+    ((header, rewritten), _) = cleaned(tmp_path, batch(rows, codec=codec), one(4, "k1"), end=5)
     assert header.attributes == codec
-    assert [r.offset for r in records_in(left)] == [0, 2, 3]
+    assert [r.offset for r in records_in(rewritten)] == [0, 2, 3]
 
 
 # empty batches
@@ -150,8 +150,8 @@ def test_a_live_producers_last_batch_stays_as_an_empty_one(
     rows = cleaned(tmp_path, older, last, one(2, "a"), end=3)
     assert [h.base_offset for h, _ in rows] == ([1, 2] if stays else [2])
     if stays:
-        kept = rows[0][0]
-        assert (kept.count, kept.base_sequence, kept.producer_epoch, kept.max_timestamp) == (
+        emptied = rows[0][0]
+        assert (emptied.count, emptied.base_sequence, emptied.producer_epoch, emptied.max_timestamp) == (
             0,
             1,
             1,
@@ -238,12 +238,12 @@ def test_a_written_segment_that_does_not_read_back_is_not_swapped(
     before = logs.tree(path)
     finish = StagedVerifier.finish
 
-    def spoilt(self, size, kept, staged):
+    def spoilt(self, size, record_count, indexes):
         (target,) = partition.glob(f".siltstone/*/*.{'index' if flaw == 'index' else 'log'}")
         data = target.read_bytes()
         spoilt_data = {"byte": data[:-1] + b"!", "short": data[:-1], "index": data + bytes(8)}
         target.write_bytes(spoilt_data[flaw])
-        return finish(self, size, kept, staged)
+        return finish(self, size, record_count, indexes)
 
     monkeypatch.setattr(StagedVerifier, "finish", spoilt)
     result = logs.run(path)

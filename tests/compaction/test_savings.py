@@ -55,11 +55,11 @@ def test_cleanings_of_a_topic_and_a_day_are_added_up(tmp_path: Path) -> None:
     history.append(tmp_path, [cleaning(), cleaning("other"), cleaning(status=FAILED)])
     history.append(tmp_path, [cleaning(after=70)])
     history.append(tmp_path, [cleaning(at_ms=NOW + DAY_MS)])
-    found = [
+    rows = [
         (saving.day, saving.topic, saving.cleanings, saving.saved_bytes) for saving in read_savings(tmp_path)
     ]
     today, tomorrow = day_of(NOW), day_of(NOW + DAY_MS)
-    assert found == [(today, "other", 1, 60), (today, "users", 2, 90), (tomorrow, "users", 1, 60)]
+    assert rows == [(today, "other", 1, 60), (today, "users", 2, 90), (tomorrow, "users", 1, 60)]
     assert read_savings(tmp_path)[1].removed == {"superseded": 6, "keyless": 2}
     assert read_savings(tmp_path)[1].to_json()["records_removed"] == 8
     shown = Histories().savings([tmp_path, tmp_path / "none"])
@@ -84,8 +84,8 @@ def test_what_was_saved_in_24_hours_is_that_of_today_and_of_the_end_of_yesterday
     ]
     cleanings = [cleaning(at_ms=at_ms, after=100 - 2**number) for number, at_ms in enumerate(times)]
     savings = savings_of_cleanings([*cleanings, cleaning(status=FAILED, at_ms=noon)])
-    found = saved_lately(savings, cleanings, noon)
-    assert (found.last_24_hours, found.last_7_days) == (1 + 2 + 4, 1 + 2 + 4 + 8 + 16)
+    lately = saved_lately(savings, cleanings, noon)
+    assert (lately.last_24_hours, lately.last_7_days) == (1 + 2 + 4, 1 + 2 + 4 + 8 + 16)
 
 
 def test_histories_are_parsed_again_only_when_a_file_has_changed(
@@ -98,21 +98,21 @@ def test_histories_are_parsed_again_only_when_a_file_has_changed(
         return read_cleanings(directory)
 
     monkeypatch.setattr("siltstone.commands.savings.read_cleanings", counted)
-    one, two = tmp_path / "one", tmp_path / "two"
-    for directory in (one, two):
+    first, second = tmp_path / "one", tmp_path / "two"
+    for directory in (first, second):
         directory.mkdir()
     histories, history = Histories(), History()
-    assert histories.cleanings([one, two]) == () and histories.savings([one, two]) == ()
-    history.append(one, [cleaning()])
-    found = histories.cleanings([one, two])
-    assert len(found) == 1 and histories.cleanings([one, two]) is found
-    assert histories.savings([one, two]) is histories.savings([one, two])
-    history.append(two, [cleaning(at_ms=NOW + 1)])
-    assert [each.began_ms for each in histories.cleanings([one, two])] == [NOW + 1, NOW]
-    assert sum(saving.cleanings for saving in histories.savings([one, two])) == 2
+    assert histories.cleanings([first, second]) == () and histories.savings([first, second]) == ()
+    history.append(first, [cleaning()])
+    cleanings = histories.cleanings([first, second])
+    assert len(cleanings) == 1 and histories.cleanings([first, second]) is cleanings
+    assert histories.savings([first, second]) is histories.savings([first, second])
+    history.append(second, [cleaning(at_ms=NOW + 1)])
+    assert [entry.began_ms for entry in histories.cleanings([first, second])] == [NOW + 1, NOW]
+    assert sum(saving.cleanings for saving in histories.savings([first, second])) == 2
     assert parsed.count("one") == 2 and parsed.count("two") == 2
-    os.unlink(one / CLEANINGS_FILE)
-    assert [each.began_ms for each in histories.cleanings([one, two])] == [NOW + 1]
+    os.unlink(first / CLEANINGS_FILE)
+    assert [entry.began_ms for entry in histories.cleanings([first, second])] == [NOW + 1]
 
 
 def test_a_directory_without_savings_begins_with_its_history(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_the_file_is_bounded_and_the_newest_days_stay(
         for _ in range(5):
             append_savings(tmp_path, [cleaning(at_ms=NOW + day * DAY_MS)])
             assert (tmp_path / SAVINGS_FILE).stat().st_size <= 4000
-    found = read_savings(tmp_path)
-    assert [saving.cleanings for saving in found] == [5] * len(found) and len(found) >= 10
-    assert found[-1].day == day_of(NOW + 59 * DAY_MS), "a day's lines become one before days go"
-    assert len(lines(tmp_path)) > len(found)
+    daily = read_savings(tmp_path)
+    assert [saving.cleanings for saving in daily] == [5] * len(daily) and len(daily) >= 10
+    assert daily[-1].day == day_of(NOW + 59 * DAY_MS), "a day's lines become one before days go"
+    assert len(lines(tmp_path)) > len(daily)
 
 
 HOSTILE = [
@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_written_is_logged_and_fails_nothing(
     assert (tmp_path / CLEANINGS_FILE).is_file()
 
 
-def test_the_embedded_cleaner_writes_them(tmp_path: Path) -> None:
+def test_the_embedded_cleaner_writes_savings(tmp_path: Path) -> None:
     with serving(tmp_path) as (manager, cleaner):
         write(manager[USERS], 40)
         manager[USERS].roll()
@@ -223,5 +223,5 @@ def test_the_embedded_cleaner_writes_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at_ms", "day"), [(0, "1970-01-01"), (-(1 << 62), "0001-01-01"), (1 << 62, "9999-12-31")]
 )
-def test_days_of_any_time(at_ms: int, day: str) -> None:
+def test_a_time_beyond_the_calendar_has_its_first_or_last_day(at_ms: int, day: str) -> None:
     assert day_of(at_ms) == day

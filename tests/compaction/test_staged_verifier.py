@@ -41,9 +41,9 @@ def _batches(packed: bool) -> Iterator[bytes]:
 
 def staged(log: Path, name: str) -> GroupReport:
     """The small log's only group, cleaned in windows of a batch or two."""
-    (done,) = InProcessEngine().clean_whole([warm_up_work(log, name, window_size=SMALL_WINDOW)])
-    assert done.extracted.failure is None
-    return done.groups[0]
+    (report,) = InProcessEngine().clean_whole([warm_up_work(log, name, window_size=SMALL_WINDOW)])
+    assert report.extracted.failure is None
+    return report.groups[0]
 
 
 def bytes_of(report: GroupReport) -> bytes:
@@ -69,7 +69,7 @@ def test_every_byte_is_read_once_and_in_order(log: Path, monkeypatch: pytest.Mon
     assert all(end - start >= step for start, end in spans[:-1])
 
 
-def test_a_byte_that_changes_before_it_is_read_back_is_found(
+def test_a_byte_that_changes_before_it_is_read_back_is_noticed(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, follow = bytes_of(staged(log, "sound")), StagedVerifier.verify_up_to
@@ -97,32 +97,32 @@ def test_a_byte_that_changes_before_it_is_read_back_is_found(
 
 def test_a_group_is_known_by_the_file_that_was_read_back(log: Path) -> None:
     report = staged(log, "known")
-    found = Path(report.staged["log"]).stat()
-    assert tuple(report.identity) == (found.st_ino, found.st_size, found.st_mtime_ns)
+    facts = Path(report.staged["log"]).stat()
+    assert tuple(report.identity) == (facts.st_ino, facts.st_size, facts.st_mtime_ns)
     assert staged(log, "other").identity != report.identity
 
 
 def test_what_was_read_back_and_written_lets_go_of_its_memory(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone: list[int] = []
+    dropped_to: list[int] = []
     let_go = files.Writer.drop_cached
 
     def noted(self: files.Writer, position: int) -> None:
-        gone.append(position)
+        dropped_to.append(position)
         let_go(self, position)
 
     monkeypatch.setattr(staging, "_READ_BACK_BYTES", 500)
 
     def the_rest(self: files.Writer) -> None:
         assert self.size == Path(self.path).stat().st_size
-        gone.append(self.size)
+        dropped_to.append(self.size)
 
     monkeypatch.setattr(files.Writer, "drop_cached", noted)
     monkeypatch.setattr(files.Writer, "drop_cached_rest", the_rest)
     size = len(bytes_of(staged(log, "staged")))
-    assert gone == sorted(gone)
-    assert 0 < gone[0] <= gone[-2] <= gone[-1] == size
+    assert dropped_to == sorted(dropped_to)
+    assert 0 < dropped_to[0] <= dropped_to[-2] <= dropped_to[-1] == size
 
 
 def test_a_write_that_the_disk_refused_fails_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +145,9 @@ def test_a_write_that_the_disk_refused_fails_the_log(tmp_path: Path, monkeypatch
 @given(st.lists(st.integers(0, 300)), st.integers(1, 6000))
 def test_winners_in_order_are_sorted_whatever_they_are(offsets: list[int], span: int) -> None:
     """Those that are beyond the span, or twice, stay for who checks them."""
-    found = sort_offsets(np.array(offsets, np.uint32), span)
-    assert found.dtype == np.uint32
-    assert found.tolist() == sorted(offsets)
+    ordered = sort_offsets(np.array(offsets, np.uint32), span)
+    assert ordered.dtype == np.uint32
+    assert ordered.tolist() == sorted(offsets)
 
 
 def test_many_winners_are_in_order() -> None:

@@ -80,16 +80,16 @@ def counted(
             columns = decode_records(data, headers)
             aborted = np.array([batch.is_aborted])
             marks = count_records(statistics, BINS, headers, columns, aborted, RULES)
-            wanted = (columns.key_size >= 0) & (not batch.is_aborted)
-            blobs += [blob.copied() for blob in collector.add(columns, wanted, marks)]
+            eligible = (columns.key_size >= 0) & (not batch.is_aborted)
+            blobs += [blob.copied() for blob in collector.add(columns, eligible, marks)]
         blobs += [blob.copied() for blob in collector.finish()]
         add_sums(statistics.superseded, range(BINS.bin_count), collector.superseded)
     random.Random(1).shuffle(blobs)
     retained: list[int] = []
     for bucket in range(buckets):
         options = StatisticsOptions(bins=BINS, top=top)
-        mine = [blob for blob in blobs if blob.bucket == bucket]
-        merged, of_keys = merge_counted_bucket(mine, bucket, buckets, options)
+        of_bucket = [blob for blob in blobs if blob.bucket == bucket]
+        merged, of_keys = merge_counted_bucket(of_bucket, bucket, buckets, options)
         statistics.add(of_keys)
         retained += merged.offsets.tolist()
         assert merged.dirty_keys == of_keys.counts["dirty_keys"]
@@ -100,27 +100,33 @@ def place(time_ms: int, bins: Bins = BINS) -> int:
     return min(max((time_ms - bins.start_ms) // bins.width_ms, 0), bins.bin_count - 1)
 
 
-def plain(batches: Sequence[Batch], first_dirty: int, top: int = 5) -> tuple[LogStatistics, list[int]]:
+def expected_statistics(
+    batches: Sequence[Batch], first_dirty: int, top: int = 5
+) -> tuple[LogStatistics, list[int]]:
     """The same by a dict of keys, and a loop over records."""
     sizes = {}
     for batch in batches:
         stamped = {} if batch.horizon is None else {"delete_horizon_ms": batch.horizon}
         columns = decode_records(*scanned(logs.batch(batch.records, **stamped)))
         sizes |= dict(zip(columns.offset.tolist(), columns.size.tolist(), strict=True))
-    wanted, keys, retained = LogStatistics(), defaultdict[bytes, list[tuple[Rec, bool]]](list), list[int]()
+    statistics, keys, retained = (
+        LogStatistics(),
+        defaultdict[bytes, list[tuple[Rec, bool]]](list),
+        list[int](),
+    )
     written, discarded, superseded = Counter[int](), Counter[int](), Counter[int]()
     waiting, waiting_sizes = Counter[int](), Counter[int]()
 
     def go(reason: str, size: int) -> None:
-        wanted.discarded[reason] += 1
-        wanted.discarded_sizes[reason] += size
+        statistics.discarded[reason] += 1
+        statistics.discarded_sizes[reason] += size
 
     for batch in batches:
         may_go = batch.horizon is not None and batch.horizon <= RULES.now_ms
         for record in batch.records:
             size = sizes[record.offset]
-            wanted.counts["records"] += 1
-            wanted.sizes["records"] += size
+            statistics.counts["records"] += 1
+            statistics.sizes["records"] += size
             written[place(record.timestamp)] += size
             if batch.is_aborted or record.key is None:
                 go("aborted" if batch.is_aborted else "keyless", size)
@@ -128,17 +134,17 @@ def plain(batches: Sequence[Batch], first_dirty: int, top: int = 5) -> tuple[Log
                 continue
             keys[record.key].append((record, may_go and record.value is None))
             if record.value is None:
-                wanted.counts["tombstones"] += 1
-                wanted.sizes["tombstones"] += size
+                statistics.counts["tombstones"] += 1
+                statistics.sizes["tombstones"] += size
                 if not may_go:
                     waiting[NOT_STAMPED if batch.horizon is None else batch.horizon] += 1
                     waiting_sizes[NOT_STAMPED if batch.horizon is None else batch.horizon] += size
     for key, records in keys.items():
         is_dirty = records[-1][0].offset >= first_dirty
-        wanted.counts["keys"] += 1
-        wanted.counts["dirty_keys"] += is_dirty
+        statistics.counts["keys"] += 1
+        statistics.counts["dirty_keys"] += is_dirty
         step = (len(records) - 1).bit_length()
-        wanted.frequencies[step] = wanted.frequencies.get(step, 0) + 1
+        statistics.frequencies[step] = statistics.frequencies.get(step, 0) + 1
         for number, (record, may_go) in enumerate(records):
             if is_dirty and number < len(records) - 1:
                 go("superseded", sizes[record.offset])
@@ -148,7 +154,7 @@ def plain(batches: Sequence[Batch], first_dirty: int, top: int = 5) -> tuple[Log
             if may_go:
                 go("tombstones", sizes[record.offset])
         total, last = sum(sizes[record.offset] for record, _ in records), records[-1][0].offset
-        wanted.hottest.append(
+        statistics.hottest.append(
             KeyCount(
                 records=len(records),
                 bytes=total,
@@ -158,10 +164,14 @@ def plain(batches: Sequence[Batch], first_dirty: int, top: int = 5) -> tuple[Log
             )
         )
         assert key
-    wanted.written, wanted.discarded_written, wanted.superseded = +written, +discarded, +superseded
-    wanted.waiting, wanted.waiting_sizes = waiting, waiting_sizes
-    wanted.hottest = wanted.hottest_keys(top)
-    return wanted, sorted(retained)
+    statistics.written, statistics.discarded_written, statistics.superseded = (
+        +written,
+        +discarded,
+        +superseded,
+    )
+    statistics.waiting, statistics.waiting_sizes = waiting, waiting_sizes
+    statistics.hottest = statistics.hottest_keys(top)
+    return statistics, sorted(retained)
 
 
 def comparable(statistics: LogStatistics, top: int = 5) -> dict[str, object]:
@@ -173,13 +183,15 @@ def comparable(statistics: LogStatistics, top: int = 5) -> dict[str, object]:
 def test_records_and_keys_are_counted_as_a_dict_counts_them(seed: int) -> None:
     batches = random_batches(random.Random(seed))
     for first_dirty in (0, 150, 10_000):
-        wanted, retained = plain(batches, first_dirty)
+        expected, retained = expected_statistics(batches, first_dirty)
         for buckets, capacity, parts in ((1, 1 << 20, 1), (1, 13, 1), (3, 40, 2), (5, 1, 4)):
             step = -(-len(batches) // parts)
             divided = [batches[start : start + step] for start in range(0, len(batches), step)]
-            found, offsets = counted(divided, first_dirty=first_dirty, buckets=buckets, capacity=capacity)
+            statistics, offsets = counted(
+                divided, first_dirty=first_dirty, buckets=buckets, capacity=capacity
+            )
             assert offsets == retained, (first_dirty, buckets, capacity)
-            assert comparable(found) == comparable(wanted), (first_dirty, buckets, capacity)
+            assert comparable(statistics) == comparable(expected), (first_dirty, buckets, capacity)
 
 
 def test_an_entry_is_sent_when_its_sums_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +214,12 @@ def test_an_entry_is_sent_when_its_sums_are_full(monkeypatch: pytest.MonkeyPatch
                 blobs += [blob.copied() for blob in collector.add(columns, columns.key_size >= 0, marks)]
             assert {blob.entries.shape for blob in blobs} == {(1, COUNTED_WORDS)}
             assert [int(blob.entries[0, 3] >> np.uint64(35)) for blob in blobs] == [20, 20, 20], limit
-            wanted, retained = plain(batches, 0)
-            found, offsets = counted([batches], first_dirty=0, buckets=1, capacity=1 << 20)
-            assert (comparable(found), offsets) == (comparable(wanted), retained)
+            expected, retained = expected_statistics(batches, 0)
+            statistics, offsets = counted([batches], first_dirty=0, buckets=1, capacity=1 << 20)
+            assert (comparable(statistics), offsets) == (comparable(expected), retained)
 
 
-def test_tombstones_that_a_ledger_needs_are_told_apart_and_horizons_are_bounded() -> None:
+def test_tombstones_that_a_ledger_needs_are_counted_apart_and_horizons_are_bounded() -> None:
     statistics = LogStatistics()
 
     def add(horizon: int, tombstones_from: int = LONG_MAX) -> None:
@@ -236,17 +248,22 @@ def test_parts_add_up_whatever_their_order_and_are_sent_as_json() -> None:
     assert set(whole.discarded) == set(CLEANING_REASONS)
 
 
-def test_no_entries_have_statistics_too() -> None:
-    merged, found = merge_counted_bucket([], 0, 1, StatisticsOptions(bins=BINS, top=3))
-    assert (found.counts["keys"], found.hottest, found.superseded, len(merged.offsets)) == (0, [], {}, 0)
+def test_a_bucket_without_entries_has_statistics() -> None:
+    merged, statistics = merge_counted_bucket([], 0, 1, StatisticsOptions(bins=BINS, top=3))
+    assert (statistics.counts["keys"], statistics.hottest, statistics.superseded, len(merged.offsets)) == (
+        0,
+        [],
+        {},
+        0,
+    )
 
 
 @pytest.mark.parametrize("top", [0, 1, 2, 5, 9, 100])
 def test_the_largest_rows_are_those_of_a_sort(top: int) -> None:
     rng = np.random.default_rng(top)
     measures = [rng.integers(0, most, 60) for most in (3, 4, 1000)]
-    wanted = sorted(range(60), key=lambda row: tuple(-int(measure[row]) for measure in measures))[:top]
-    assert sorted(largest_rows(measures, top).tolist()) == sorted(wanted)
+    expected = sorted(range(60), key=lambda row: tuple(-int(measure[row]) for measure in measures))[:top]
+    assert sorted(largest_rows(measures, top).tolist()) == sorted(expected)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +277,7 @@ def test_the_largest_rows_are_those_of_a_sort(top: int) -> None:
         Bins(start_ms=7, width_ms=3, bin_count=1),
     ],
 )
-def test_bins_of_times_that_are_too_far_apart(bins: Bins) -> None:
+def test_bins_cover_times_that_are_too_far_apart(bins: Bins) -> None:
     """What is outside counts in the first or the last bin, also where the difference takes 65 bits. The times
     up to the first and the last one that are returned are in the same bin."""
     times = [LONG_MIN, LONG_MIN + 1, -6, -5, -1, 0, 1, 99, 100, 101, 200, 300, 301, LONG_MAX - 5, LONG_MAX]

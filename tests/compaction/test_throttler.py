@@ -27,12 +27,12 @@ class Time:
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    found = Time()
-    monkeypatch.setattr(work, "time", found)
-    return found
+    clock = Time()
+    monkeypatch.setattr(work, "time", clock)
+    return clock
 
 
-def test_it_waits_until_the_bytes_were_due(time: Time) -> None:
+def test_a_task_waits_until_its_bytes_are_due(time: Time) -> None:
     throttler = Throttler(1000)
     throttler.maybe_throttle(500)
     assert time.now == pytest.approx(100.5)
@@ -43,7 +43,7 @@ def test_it_waits_until_the_bytes_were_due(time: Time) -> None:
     assert time.now == pytest.approx(105.5)
 
 
-def test_without_a_limit_it_asks_for_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_limit_no_clock_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "time", None)
     Throttler(UNLIMITED).maybe_throttle(1 << 40)
 

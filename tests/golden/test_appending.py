@@ -41,7 +41,7 @@ def append(
     )
     assert states.check(validated.batches, validated.data, origin=origin) is None
     aborted = states.update(validated.batches, validated.data)
-    return validated, np.array([(0, *each) for each in aborted], TRANSACTION_ENTRY).tobytes()
+    return validated, np.array([(0, *transaction) for transaction in aborted], TRANSACTION_ENTRY).tobytes()
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -68,7 +68,7 @@ def test_snapshots_and_transaction_indexes(golden: Path, name: str, origin: Orig
     assert appended > 50
 
 
-def test_every_batch_again_is_a_duplicate(golden: Path) -> None:
+def test_a_batch_that_is_sent_again_is_a_duplicate(golden: Path) -> None:
     states = ProducerStates()
     for segment in list_segments(golden / "idempotent" / "before"):
         for stored in stored_batches(Path(segment.path)):

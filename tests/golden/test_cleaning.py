@@ -20,7 +20,7 @@ def test_no_set_is_forgotten(golden: Path, cleaned: Path) -> None:
 @pytest.mark.parametrize(("name", "way"), in_turn(CLEANED, WAYS, "grouping", "mixed"))
 def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
-    rounds = [each for each in case.rounds if each.cleaned]
+    rounds = [round_ for round_ in case.rounds if round_.cleaned]
     assert rounds
     for round_ in rounds:
         clean_and_compare(case, round_, tmp_path / str(round_.number), way, force=name in RATIO_LISTED_LATER)
@@ -29,7 +29,7 @@ def test_cleaned_files_are_kafkas(golden: Path, tmp_path: Path, name: str, way: 
 @pytest.mark.parametrize(("name", "way"), in_turn(TRANSACTIONS, WAYS, "txn_open"))
 def test_cleaned_transactions_are_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(cleaned, f"transactions/{name}")
-    rounds = [each for each in case.rounds if each.cleaned]
+    rounds = [round_ for round_ in case.rounds if round_.cleaned]
     assert rounds
     for round_ in rounds:
         clean_and_compare(case, round_, tmp_path / str(round_.number), way)

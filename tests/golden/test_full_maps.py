@@ -50,7 +50,7 @@ def _map_end(directory: Path, start: int, end: int, keys: int) -> int:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
-def test_each_pass_is_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
+def test_each_pass_of_a_full_map_ends_as_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
     ended = []
     for round_ in case.rounds:
@@ -64,7 +64,7 @@ def test_each_pass_is_kafkas(cleaned: Path, tmp_path: Path, name: str, way: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_ours_is_done_in_one(cleaned: Path, tmp_path: Path, name: str) -> None:
+def test_our_cleaning_needs_one_pass(cleaned: Path, tmp_path: Path, name: str) -> None:
     case = golden_sets.load_case(cleaned, f"map_full/{name}")
     first = case.rounds[0]
     topic_partition = golden_sets.stage_round(case, first, tmp_path)

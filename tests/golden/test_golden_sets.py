@@ -28,9 +28,9 @@ def test_file_times_and_sizes_are_the_listed_ones(golden: Path) -> None:
     for name in [*case_names(golden), *recovery_names(golden), *legacy_names(golden)]:
         for round_ in load_case(golden, name).rounds:
             for listed in round_.raw["listing_before"]:
-                found = (round_.before / listed["file"]).stat()
-                assert found.st_size == listed["size"], listed
-                assert found.st_mtime_ns // 1_000_000 == listed["mtime_ms"], listed
+                facts = (round_.before / listed["file"]).stat()
+                assert facts.st_size == listed["size"], listed
+                assert facts.st_mtime_ns // 1_000_000 == listed["mtime_ms"], listed
 
 
 @pytest.mark.parametrize("name", ["delete_records_compact2", "legacy/v1_mixed", "recovery/us_3_swap"])
@@ -56,12 +56,14 @@ def test_records_can_be_read(golden: Path) -> None:
         assert sum(line["t"] == "rec" for line in read_records(path)) == round_.raw[count]
 
 
-def test_the_stopped_broker_has_its_times(stopped_broker: tuple[Path, Path], golden: Path) -> None:
+def test_files_of_the_stopped_broker_have_the_listed_sizes_and_times(
+    stopped_broker: tuple[Path, Path], golden: Path
+) -> None:
     listing = load_broker_listing(golden)
     for directory in stopped_broker:
         for listed in listing[directory.name]:
-            found = (directory / listed["file"]).stat()
-            assert (found.st_size, found.st_mtime_ns // 1_000_000) == (listed["size"], listed["mtime_ms"])
+            facts = (directory / listed["file"]).stat()
+            assert (facts.st_size, facts.st_mtime_ns // 1_000_000) == (listed["size"], listed["mtime_ms"])
 
 
 def load_broker_listing(golden: Path) -> dict[str, list[dict[str, Any]]]:

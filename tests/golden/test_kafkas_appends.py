@@ -50,30 +50,30 @@ def replay(case: Case, directory: Path) -> list[Segment]:
 def test_the_same_batches_make_the_same_files(golden: Path, tmp_path: Path, name: str) -> None:
     case = load_case(golden, name)
     segments = replay(case, tmp_path / "topic-0")
-    assert [each.base_offset for each in list_segments(tmp_path / "topic-0")] == [
-        each.base_offset for each in segments
+    assert [segment.base_offset for segment in list_segments(tmp_path / "topic-0")] == [
+        segment.base_offset for segment in segments
     ]
     for segment in segments:
         for kind in (*SEGMENT_KINDS, SNAPSHOT):
             file = segment_file(segment.base_offset, kind)
-            theirs, ours = case.rounds[0].before / file, tmp_path / "topic-0" / file
+            kafkas_file, our_file = case.rounds[0].before / file, tmp_path / "topic-0" / file
             if kind == SNAPSHOT and segment is segments[0] and name in STARTED_HIGHER:
                 continue
-            assert theirs.exists() == ours.exists(), file
-            if theirs.exists():
-                assert theirs.read_bytes() == ours.read_bytes(), file
+            assert kafkas_file.exists() == our_file.exists(), file
+            if kafkas_file.exists():
+                assert kafkas_file.read_bytes() == our_file.read_bytes(), file
 
 
 def test_reading_gives_back_every_byte(golden: Path, tmp_path: Path) -> None:
     case = load_case(golden, "basic")
     segments = replay(case, tmp_path / "topic-0")
     log = open_partition(tmp_path / "topic-0")
-    offset, place, found = 0, None, []
+    offset, place, chunks = 0, None, []
     while offset < log.log_end_offset:
         fetched = log.read(offset, 3000, resume_at=place)
         data, batches, _ = fetched.batches()
-        found.append(data.copy())
+        chunks.append(data.copy())
         offset, place = int(batches["last_offset"][-1]) + 1, fetched.position_after(batches)
-    assert np.concatenate(found).tobytes() == b"".join(
+    assert np.concatenate(chunks).tobytes() == b"".join(
         Path(segment.path).read_bytes() for segment in segments
     )

@@ -24,12 +24,12 @@ def staged(case: Case, target: Path) -> Path:
 
 
 def offsets_of(directory: Path) -> list[int]:
-    found: list[int] = []
+    offsets: list[int] = []
     for segment in list_segments(directory):
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
-                found += decode_records(window.data, window.batches).offset.tolist()
-    return found
+                offsets += decode_records(window.data, window.batches).offset.tolist()
+    return offsets
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def cases(golden: Path) -> list[Case]:
     return [load_case(golden, name) for name in legacy_names(golden)]
 
 
-def test_there_are_sets(cases: list[Case]) -> None:
+def test_there_are_legacy_sets(cases: list[Case]) -> None:
     assert len(cases) > 5
 
 

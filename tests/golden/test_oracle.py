@@ -59,9 +59,9 @@ def test_the_oracle_foretells_every_round(golden: Path, tmp_path: Path) -> None:
     rounds = rounds_of(golden)
     assert len(rounds) >= 50
     wrong = {
-        f"{case.name} round {round_.number}": found
+        f"{case.name} round {round_.number}": mismatches
         for number, (case, round_) in enumerate(share(rounds, 4))
-        if (found := differs(case, round_, tmp_path / str(number)))
+        if (mismatches := differs(case, round_, tmp_path / str(number)))
     }
     assert wrong == {}
 
@@ -82,6 +82,6 @@ def test_the_oracle_foretells_what_becomes_of_old_formats(golden: Path, tmp_path
     wrong = {}
     for name in names:
         case = golden_sets.load_case(golden, name)
-        found = old_differs(case, case.rounds[0], case.path / "after_43", tmp_path / case.path.name)
-        wrong.update({name: found} if found else {})
+        mismatches = old_differs(case, case.rounds[0], case.path / "after_43", tmp_path / case.path.name)
+        wrong.update({name: mismatches} if mismatches else {})
     assert wrong == {}

@@ -127,28 +127,28 @@ def test_no_set_is_forgotten(roots: dict[str, Path]) -> None:
     assert len(roots) == 56
 
 
-@pytest.mark.parametrize("name", [each for each in (*NAMES, *SWAPS) if each not in REFUSED])
-def test_it_ends_as_kafka_ended(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [case for case in (*NAMES, *SWAPS) if case not in REFUSED])
+def test_a_recovered_partition_ends_as_kafkas(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
     staged = stage(roots, name, tmp_path)
-    found = staged.recover(check=not staged.round.clean_shutdown)
+    report = staged.recover(check=not staged.round.clean_shutdown)
     different = DIFFERENT.get(name)
     kafkas = staged.case.raw.get("log_end_offset")
     expected = kafkas if different is None or different.end is None else different.end
-    assert found.log_end_offset == expected
-    assert found.log_start_offset == 0
+    assert report.log_end_offset == expected
+    assert report.log_start_offset == 0
     if staged.round.after is None:
         assert name == "c_zero_tail"
         return
-    become_leader(staged, found.log_end_offset)
-    ours, theirs = tree(staged.partition), tree(staged.round.after)
-    moved = found.log_end_offset != kafkas
-    unlike = {each for each in {*ours, *theirs} if ours.get(each) != theirs.get(each)}
+    become_leader(staged, report.log_end_offset)
+    our_files, kafkas_files = tree(staged.partition), tree(staged.round.after)
+    moved = report.log_end_offset != kafkas
+    unlike = {file for file in {*our_files, *kafkas_files} if our_files.get(file) != kafkas_files.get(file)}
     unlike -= {"leader-epoch-checkpoint"} if moved else set()
-    assert all(each.endswith(different.endings if different else ()) for each in unlike), unlike
+    assert all(file.endswith(different.endings if different else ()) for file in unlike), unlike
     assert bool(unlike) == (different is not None)
 
 
-@pytest.mark.parametrize("name", [each for each in (*NAMES, *SWAPS) if each not in REFUSED])
+@pytest.mark.parametrize("name", [case for case in (*NAMES, *SWAPS) if case not in REFUSED])
 def test_a_second_start_changes_nothing(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
     staged = stage(roots, name, tmp_path)
     first = staged.recover()
@@ -173,31 +173,35 @@ def test_offsets_that_go_back_are_refused(roots: dict[str, Path], tmp_path: Path
 
 
 @pytest.mark.parametrize("name", NOTICED)
-def test_what_kafka_does_not_notice_is_said(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
-    found = stage(roots, name, tmp_path).recover(check=True)
-    assert any(NOTICED[name] in str(each) for each in (*found.damage, *found.notes))
+def test_damage_that_kafka_does_not_notice_is_reported(
+    roots: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    report = stage(roots, name, tmp_path).recover(check=True)
+    assert any(NOTICED[name] in str(finding) for finding in (*report.damage, *report.notes))
 
 
-def test_rebuilt_swapped_and_removed_are_told(roots: dict[str, Path], tmp_path: Path) -> None:
+def test_rebuilt_swapped_and_removed_files_are_reported(roots: dict[str, Path], tmp_path: Path) -> None:
     bases = (0, 43, 84, 118, 156, 202)
-    found = stage(roots, "u_index_deleted", tmp_path / "a").recover()
-    assert found.rebuilt_indexes == tuple(f"{base:020d}.index" for base in bases)
-    assert found.truncated_bytes == 0 and found.finished_swaps == ()
-    found = stage(roots, "cs_5_swap_all_deleted", tmp_path / "b").recover()
-    assert found.finished_swaps == (f"{0:020d}.log",)
-    assert len([name for name in found.removed_files if name.endswith(".deleted")]) >= 27
-    found = stage(roots, "u_bitflip_mid_r0", tmp_path / "c").recover()
-    assert found.log_end_offset == 48
-    assert found.truncated_bytes > 6144 - 1054
-    assert f"{165:020d}.log" in found.removed_files
+    report = stage(roots, "u_index_deleted", tmp_path / "a").recover()
+    assert report.rebuilt_indexes == tuple(f"{base:020d}.index" for base in bases)
+    assert report.truncated_bytes == 0 and report.finished_swaps == ()
+    report = stage(roots, "cs_5_swap_all_deleted", tmp_path / "b").recover()
+    assert report.finished_swaps == (f"{0:020d}.log",)
+    assert len([name for name in report.removed_files if name.endswith(".deleted")]) >= 27
+    report = stage(roots, "u_bitflip_mid_r0", tmp_path / "c").recover()
+    assert report.log_end_offset == 48
+    assert report.truncated_bytes > 6144 - 1054
+    assert f"{165:020d}.log" in report.removed_files
 
 
 @pytest.mark.parametrize("name", ["u_torn_batch", "us_3_swap", "c_zero_tail", "u_snapshot_deleted"])
-def test_a_dry_run_says_it_and_changes_nothing(roots: dict[str, Path], tmp_path: Path, name: str) -> None:
+def test_a_dry_run_reports_what_a_recovery_would_do_and_changes_nothing(
+    roots: dict[str, Path], tmp_path: Path, name: str
+) -> None:
     staged = stage(roots, name, tmp_path)
     before = tree(staged.partition)
     points = staged.round.checkpoints_before
-    found = recover_partition(
+    predicted = recover_partition(
         staged.partition,
         had_clean_shutdown=staged.round.clean_shutdown,
         recovery_point=points["recovery-point-offset-checkpoint"] or 0,
@@ -207,8 +211,11 @@ def test_a_dry_run_says_it_and_changes_nothing(roots: dict[str, Path], tmp_path:
         dry_run=True,
     )
     assert tree(staged.partition) == before
-    assert found.changed
-    done = staged.recover()
-    assert (found.log_end_offset, found.truncated_bytes) == (done.log_end_offset, done.truncated_bytes)
-    assert found.finished_swaps == done.finished_swaps
+    assert predicted.changed
+    actual = staged.recover()
+    assert (predicted.log_end_offset, predicted.truncated_bytes) == (
+        actual.log_end_offset,
+        actual.truncated_bytes,
+    )
+    assert predicted.finished_swaps == actual.finished_swaps
     shutil.rmtree(tmp_path)

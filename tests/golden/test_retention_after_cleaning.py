@@ -29,9 +29,9 @@ EMPTIED_SEGMENT = "compact_then_delete_ms"
 SETS = few([(name,) for name in (*AFTER_DELETION, EMPTIED_SEGMENT)], 0, 3, 5)
 
 
-def config_of(given: Mapping[str, str]) -> Config:
+def config_of(assignments: Mapping[str, str]) -> Config:
     """The round's settings, policy and all."""
-    return Config(parse_assignments([f"{name}={value}" for name, value in given.items()], "case.json"))
+    return Config(parse_assignments([f"{name}={value}" for name, value in assignments.items()], "case.json"))
 
 
 @pytest.fixture(autouse=True)
@@ -41,12 +41,12 @@ def own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clean(
-    case: golden_sets.Case, round_: golden_sets.Round, directory: Path, way: str, **given: str
+    case: golden_sets.Case, round_: golden_sets.Round, directory: Path, way: str, **settings: str
 ) -> tuple[LogResult, dict[str, bytes]]:
     """The round cleaned in place; its result, and the partition's files."""
     golden_sets.stage_round(case, round_, directory)
     assert round_.now_ms is not None
-    result = clean_round(directory, {**round_.command_config, **given}, round_.now_ms, way, force=True)
+    result = clean_round(directory, {**round_.command_config, **settings}, round_.now_ms, way, force=True)
     assert result.status == CLEANED, result.reason
     return result, tree(golden_sets.partition_directory(case, directory))
 
@@ -55,46 +55,50 @@ def check_result(result: LogResult, before: Path, partition: Path) -> None:
     """Counts and sizes are those of the directories."""
     old, new = list_segments(before), list_segments(partition)
     assert (result.segments_before, result.segments_after) == (len(old), len(new))
-    assert result.bytes_before == sum(each.size for each in old)
-    assert result.bytes_after == sum(each.size for each in new)
-    assert result.records_before == sum(count_records(each) or 0 for each in old)
-    assert result.records_after == sum(count_records(each) or 0 for each in new)
+    assert result.bytes_before == sum(segment.size for segment in old)
+    assert result.bytes_after == sum(segment.size for segment in new)
+    assert result.records_before == sum(count_records(segment) or 0 for segment in old)
+    assert result.records_after == sum(count_records(segment) or 0 for segment in new)
     assert result.records_before - result.records_after == result.discarded.total()
 
 
-def segment_files(found: Mapping[str, bytes]) -> set[str]:
+def segment_files(directory: Mapping[str, bytes]) -> set[str]:
     """Names of logs and their indexes. Snapshots are compared where a segment of theirs is there."""
-    logs = {name[:20] for name in found if name.endswith(".log")}
-    return {name for name in found if name[:20] in logs}
+    logs = {name[:20] for name in directory if name.endswith(".log")}
+    return {name for name in directory if name[:20] in logs}
 
 
 @pytest.mark.parametrize(("name", "way"), in_turn(AFTER_DELETION, WAYS, "compact_delete_ms"))
-def test_what_is_left_is_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
+def test_remaining_segments_are_kafkas(golden: Path, tmp_path: Path, name: str, way: str) -> None:
     case = golden_sets.load_case(golden, name)
     for round_ in case.rounds:
         directory = tmp_path / str(round_.number)
-        result, ours = clean(case, round_, directory, way)
-        kafkas, partition = tree(round_.after), golden_sets.partition_directory(case, directory)
+        result, our_files = clean(case, round_, directory, way)
+        kafkas_files, partition = tree(round_.after), golden_sets.partition_directory(case, directory)
         check_result(result, round_.before, partition)
-        assert {name for name in ours if name.endswith(".log")} == {n for n in kafkas if n.endswith(".log")}
-        for file in segment_files(kafkas):
-            compare_file(file, ours, kafkas, int(round_.config["index.interval.bytes"]))
+        assert {name for name in our_files if name.endswith(".log")} == {
+            n for n in kafkas_files if n.endswith(".log")
+        }
+        for file in segment_files(kafkas_files):
+            compare_file(file, our_files, kafkas_files, int(round_.config["index.interval.bytes"]))
             if file.endswith(".log"):
                 assert (partition / file).stat().st_mtime_ns // 1_000_000 == mtimes_after(round_)[file]
-        assert not [file for file in ours if file.endswith(".deleted")]
-        assert not [file for file in ours if file.endswith(".snapshot") and file < min(segment_files(ours))]
+        assert not [file for file in our_files if file.endswith(".deleted")]
+        assert not [
+            file for file in our_files if file.endswith(".snapshot") and file < min(segment_files(our_files))
+        ]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_emptied_segment_holds_nothing_back(golden: Path, tmp_path: Path, way: str) -> None:
     case = golden_sets.load_case(golden, EMPTIED_SEGMENT)
     (round_,) = case.rounds
-    result, ours = clean(case, round_, tmp_path / "log", way)
-    kafkas = tree(round_.after)
-    assert kafkas[f"{0:020d}.log"] == b"" and len(kafkas[f"{173:020d}.log"]) == 141
-    assert {int(name[:20]) for name in ours if name.endswith(".log")} == {336, 514, 665}
-    for name in segment_files(ours):
-        compare_file(name, ours, kafkas, int(round_.config["index.interval.bytes"]))
+    result, our_files = clean(case, round_, tmp_path / "log", way)
+    kafkas_files = tree(round_.after)
+    assert kafkas_files[f"{0:020d}.log"] == b"" and len(kafkas_files[f"{173:020d}.log"]) == 141
+    assert {int(name[:20]) for name in our_files if name.endswith(".log")} == {336, 514, 665}
+    for name in segment_files(our_files):
+        compare_file(name, our_files, kafkas_files, int(round_.config["index.interval.bytes"]))
     check_result(result, round_.before, golden_sets.partition_directory(case, tmp_path / "log"))
     assert result.discarded.expired == 1
     assert (
@@ -104,19 +108,19 @@ def test_an_emptied_segment_holds_nothing_back(golden: Path, tmp_path: Path, way
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_dry_run_says_the_same(golden: Path, tmp_path: Path, name: str) -> None:
+def test_a_dry_run_reports_what_a_run_does(golden: Path, tmp_path: Path, name: str) -> None:
     staged = stage(golden, name, tmp_path / "data")
     before = listing(staged.directory)
-    said = staged.clean_one(dry_run=True, in_place=False, force=True)
+    predicted = staged.clean_one(dry_run=True, in_place=False, force=True)
     assert listing(staged.directory) == before
-    done = staged.clean_one(force=True)
-    for each in (said, done):
-        each.seconds = 0.0
-    assert said.to_json() == done.to_json()
+    actual = staged.clean_one(force=True)
+    for result in (predicted, actual):
+        result.seconds = 0.0
+    assert predicted.to_json() == actual.to_json()
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_copy_is_what_it_is_in_place(golden: Path, tmp_path: Path, name: str) -> None:
+def test_a_copy_has_the_files_of_a_run_in_place(golden: Path, tmp_path: Path, name: str) -> None:
     staged = stage(golden, name, tmp_path / "data")
     before = listing(staged.directory)
     staged.clean(in_place=False, out=tmp_path / "copy", force=True)
@@ -129,16 +133,16 @@ def test_a_copy_is_what_it_is_in_place(golden: Path, tmp_path: Path, name: str) 
 def test_undo_brings_back_what_was_there_before_the_run(golden: Path, tmp_path: Path, name: str) -> None:
     staged = stage(golden, name, tmp_path / "data")
     before = listing(staged.directory)
-    kept = staged.clean(force=True, keep_originals=tmp_path / "keep").kept
-    assert kept is not None
-    restored = app.undo(kept)[str(staged.partition)]
+    originals = staged.clean(force=True, keep_originals=tmp_path / "keep").kept
+    assert originals is not None
+    restored = app.undo(originals)[str(staged.partition)]
     assert len(restored) == len(list_segments(staged.partition)) - 1
     assert listing(staged.partition) == listing_of(before, staged.partition)
     assert staged.checkpoint() is None
-    assert app.undo(kept) == {str(staged.partition): []}
+    assert app.undo(originals) == {str(staged.partition): []}
 
 
-def listing_of(found: Listing, partition: Path) -> Listing:
+def listing_of(directory: Listing, partition: Path) -> Listing:
     """The part of a directory's listing that is the partition's."""
     ahead = f"{partition.name}/"
-    return {name.removeprefix(ahead): facts for name, facts in found.items() if name.startswith(ahead)}
+    return {name.removeprefix(ahead): facts for name, facts in directory.items() if name.startswith(ahead)}

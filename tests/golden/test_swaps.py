@@ -58,6 +58,6 @@ def test_every_index_belongs_to_a_log_and_no_snapshot_to_a_vanished_one(
     finish_replacement(partition)
     bases = {path.name[:20] for path in partition.glob("*.log")}
     assert {path.name[:20] for path in partition.glob("*index")} <= bases
-    left = {path.name for path in partition.glob("*.snapshot")}
-    never_had = {each for each in before if each[:20] not in had_log}
-    assert left - never_had <= {f"{base}.snapshot" for base in bases}
+    remaining = {path.name for path in partition.glob("*.snapshot")}
+    never_had = {snapshot for snapshot in before if snapshot[:20] not in had_log}
+    assert remaining - never_had <= {f"{base}.snapshot" for base in bases}

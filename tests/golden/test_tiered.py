@@ -28,11 +28,11 @@ def broker(tmp_path: Path) -> Path:
     return tmp_path / "tiered"
 
 
-def part_of(broker: Path, *others: Path) -> RemotePart:
-    (path, *_) = with_remotes([broker / "logs", *others], str(broker / "tier" / STORAGE))
-    found = remote_part(place_of_joined(path / f"{TOPIC}-0"))
-    assert found is not None
-    return found
+def part_of(broker: Path, *more_directories: Path) -> RemotePart:
+    (path, *_) = with_remotes([broker / "logs", *more_directories], str(broker / "tier" / STORAGE))
+    part = remote_part(place_of_joined(path / f"{TOPIC}-0"))
+    assert part is not None
+    return part
 
 
 def lines_of(broker: Path) -> list[str]:
@@ -43,9 +43,9 @@ def lines_of(broker: Path) -> list[str]:
 
 
 def expected(broker: Path) -> list[str]:
-    found = (broker / "records.jsonl").read_text().splitlines()
-    assert len(found) == 1_500 + 300 + 2_000
-    return found
+    lines = (broker / "records.jsonl").read_text().splitlines()
+    assert len(lines) == 1_500 + 300 + 2_000
+    return lines
 
 
 def test_records_are_those_that_the_broker_gave(broker: Path) -> None:
@@ -82,13 +82,13 @@ def second_directory(broker: Path, node_id: int = 1) -> Path:
 def test_kafkas_own_topic_is_found_in_another_log_directory_of_the_broker(
     broker: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    other, remote = second_directory(broker), str(broker / "tier" / STORAGE)
-    assert part_of(broker, other).decided_by == "the topic __remote_log_metadata"
-    with st.open([broker / "logs", other], remote=remote) as logs:
+    other_directory, remote = second_directory(broker), str(broker / "tier" / STORAGE)
+    assert part_of(broker, other_directory).decided_by == "the topic __remote_log_metadata"
+    with st.open([broker / "logs", other_directory], remote=remote) as logs:
         records = logs[TOPIC, 0].records(isolation="read_committed")
         assert as_lines(records) == expected(broker)  # type: ignore[arg-type]
     words = ["--topic", TOPIC, "--engine", "process", "--json", "--remote", remote]
-    assert run(["explain", str(broker / "logs"), str(other), *words]) == 0
+    assert run(["explain", str(broker / "logs"), str(other_directory), *words]) == 0
     assert "by the topic __remote_log_metadata" in capfd.readouterr().out
 
 
@@ -96,7 +96,7 @@ def test_kafkas_own_topic_is_asked_for_if_another_log_directory_has_it(
     broker: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     remote = str(broker / "tier" / STORAGE)
-    other = second_directory(broker, node_id=2)
+    other_directory = second_directory(broker, node_id=2)
     words = ["--topic", TOPIC, "--engine", "process", "--remote", remote]
     for directories in ([broker / "logs"], [broker / "logs" / f"{TOPIC}-0"]):
         assert run(["explain", *map(str, directories), *words]) == 1
@@ -105,7 +105,7 @@ def test_kafkas_own_topic_is_asked_for_if_another_log_directory_has_it(
         assert "name all log.dirs of the broker together" in error
         assert "joined" not in error
     with pytest.raises(SiltstoneError, match="in another log directory"):  # that is another broker's
-        part_of(broker, other)
+        part_of(broker, other_directory)
     with pytest.raises(SiltstoneError, match="in another log directory"):
         lines_of(broker)
 

@@ -44,15 +44,15 @@ class Broker:
 
     def request(self, **changes: Any) -> app.CleanRequest:
         """Clean it with its own settings, at the time when its own cleaner had done so."""
-        now_ms = max(each["now_ms"] for each in self.case["cleaned"].values())
-        asked: dict[str, Any] = {
+        now_ms = max(cleaning["now_ms"] for cleaning in self.case["cleaned"].values())
+        arguments: dict[str, Any] = {
             "directories": self.directories,
             "in_place": True,
             "policy_from_metadata": True,
             "broker_config": self.server_properties,
             "now_ms": now_ms,
         }
-        return app.CleanRequest(**{**asked, **changes})
+        return app.CleanRequest(**{**arguments, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -83,14 +83,14 @@ def broker(request: pytest.FixtureRequest, golden: Path, brokers: Path, tmp_path
     )
 
 
-def said_by_kafka(broker: Broker, topic: str) -> dict[str, tuple[str, str]]:
+def kafkas_settings(broker: Broker, topic: str) -> dict[str, tuple[str, str]]:
     """A topic's settings with their sources as the admin API gave them."""
     configs = broker.case["state_before"]["topics"][topic]["configs"]
-    found = {key: (entry["value"], entry["source"]) for key, entry in configs.items()}
-    small = found.pop("internal.segment.bytes", None)
+    settings = {key: (entry["value"], entry["source"]) for key, entry in configs.items()}
+    small = settings.pop("internal.segment.bytes", None)
     if small is not None and small[1] != "DEFAULT_CONFIG":
-        found["segment.bytes"] = small  # it wins, and both are one setting here
-    return found
+        settings["segment.bytes"] = small  # it wins, and both are one setting here
+    return settings
 
 
 def dry_run(broker: Broker, **changes: Any) -> app.CleanOutcome:
@@ -114,11 +114,14 @@ def test_settings_and_their_sources_are_those_that_the_broker_reported(broker: B
     assert topics == set(broker.case["state_before"]["topics"])
     compared = 0
     for result in report.results:
-        for name, (value, source) in said_by_kafka(broker, result.topic).items() if result.settings else ():
-            ours = result.settings.get(name)
-            if ours is None or (name in DEFAULTS_BEFORE_4 and broker.name != "whole_43"):
+        for name, (value, source) in kafkas_settings(broker, result.topic).items() if result.settings else ():
+            setting = result.settings.get(name)
+            if setting is None or (name in DEFAULTS_BEFORE_4 and broker.name != "whole_43"):
                 continue
-            assert (format_value(ours.value), ours.source) == (value, source), (result.topic_partition, name)
+            assert (format_value(setting.value), setting.source) == (value, source), (
+                result.topic_partition,
+                name,
+            )
             compared += 1
     assert compared > 20 * len(topics)
 
@@ -135,8 +138,8 @@ def test_without_server_properties_its_settings_are_kafkas_defaults_and_that_is_
 
 def log_records(partition: Path) -> list[twin.Record]:
     """All records of a log, without their encoded sizes: 2.8 had no delete horizons, so deltas differ."""
-    found = [record for path in sorted(partition.glob("*.log")) for record in records_in(path.read_bytes())]
-    return [replace(each, size=0) for each in found]
+    records = [record for path in sorted(partition.glob("*.log")) for record in records_in(path.read_bytes())]
+    return [replace(record, size=0) for record in records]
 
 
 def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
@@ -144,13 +147,15 @@ def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
 
     Kafka's retention ran as well, so what lies below its log's new start is not compared.
     """
-    done = {str(result.topic_partition): result for result in results if result.status == CLEANED}
-    assert set(done) == set(broker.case["cleaned"])
-    for name, result in done.items():
-        ours = log_records(Path(result.directory))
-        (theirs_at,) = broker.after.glob(f"*/{name}")
-        start = min(int(path.stem) for path in theirs_at.glob("*.log"))
-        assert [our for our in ours if our.offset >= start] == log_records(theirs_at), name
+    cleaned = {str(result.topic_partition): result for result in results if result.status == CLEANED}
+    assert set(cleaned) == set(broker.case["cleaned"])
+    for name, result in cleaned.items():
+        our_records = log_records(Path(result.directory))
+        (kafkas_partition,) = broker.after.glob(f"*/{name}")
+        start = min(int(path.stem) for path in kafkas_partition.glob("*.log"))
+        assert [record for record in our_records if record.offset >= start] == log_records(
+            kafkas_partition
+        ), name
         assert result.cleaned_end_offset == broker.case["cleaned"][name]["dirty_section"][-1][1], name
 
 
@@ -158,7 +163,7 @@ def assert_ends_as_kafka_did(broker: Broker, results: list[LogResult]) -> None:
 def test_every_partition_that_kafka_cleaned_ends_with_the_same_records(broker: Broker) -> None:
     report = app.clean(broker.request(), engine=in_process)
     assert_ends_as_kafka_did(broker, report.results)
-    assert {Path(each.path).name.rpartition("-")[2] for each in report.passed_over} == {"delete"}
+    assert {Path(passed.path).name.rpartition("-")[2] for passed in report.passed_over} == {"delete"}
 
 
 @pytest.mark.parametrize("broker", ["whole_28"], indirect=True)
@@ -175,7 +180,7 @@ def by_file(broker: Broker, tmp_path: Path) -> dict[str, Any]:
     lines = [
         f"{topic}:{name}={value}"
         for topic in broker.case["state_before"]["topics"]
-        for name, (value, source) in said_by_kafka(broker, topic).items()
+        for name, (value, source) in kafkas_settings(broker, topic).items()
         if source == own
     ]
     topics = tmp_path / "topics.config"
@@ -193,10 +198,10 @@ def test_settings_by_file_and_server_properties_are_those_that_were_in_force(
 ) -> None:
     report = dry_run(broker, **by_file(broker, tmp_path))
     for result in report.results:
-        for name, (value, source) in said_by_kafka(broker, result.topic).items() if result.settings else ():
-            ours = result.settings.get(name)
-            if ours is not None and name not in DEFAULTS_BEFORE_4:
-                assert format_value(ours.value) == value, (result.topic_partition, name, source)
+        for name, (value, source) in kafkas_settings(broker, result.topic).items() if result.settings else ():
+            setting = result.settings.get(name)
+            if setting is not None and name not in DEFAULTS_BEFORE_4:
+                assert format_value(setting.value) == value, (result.topic_partition, name, source)
     ledger = next(result for result in report.results if result.topic == "ledger")
     assert ledger.settings["segment.index.bytes"].source.startswith(f"{broker.server_properties}:")
 
@@ -211,7 +216,7 @@ def assert_groups_as_kafka_listed_them(broker: Broker) -> None:
     """What kafka-consumer-groups showed before the broker was stopped."""
     snapshot = BrokerDirectories(paths=tuple(broker.directories)).snapshot()
     groups, failures = with_log_ends(snapshot, read_groups(snapshot)[0])
-    ours = {
+    our_offsets = {
         (group.name, offset.topic_partition.topic, offset.topic_partition.partition): (
             offset.current_offset,
             offset.log_end_offset,
@@ -222,13 +227,13 @@ def assert_groups_as_kafka_listed_them(broker: Broker) -> None:
         for offset in group.offsets
     }
     names = ("current_offset", "log_end_offset", "lag")
-    theirs = {
+    kafkas_offsets = {
         (row["group"], row["topic"], row["partition"]): (*(int(row[name]) for name in names), None)
         for row in broker.case["state_before"]["consumer_groups"]
         if row["consumer_id"] == "-"
     }
-    assert len(theirs) == len(broker.case["state_before"]["consumer_groups"]) > 20
-    assert (ours, failures) == (theirs, [])
+    assert len(kafkas_offsets) == len(broker.case["state_before"]["consumer_groups"]) > 20
+    assert (our_offsets, failures) == (kafkas_offsets, [])
     assert {(group.type, group.state) for group in groups} == {("Classic", "Empty")}
 
 

@@ -65,7 +65,7 @@ def test_a_flipped_byte_is_refused_or_harmless(count: int, codec: int, draw: st.
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x80])
-def test_every_flipped_byte_of_a_small_batch(mask: int) -> None:
+def test_every_flipped_byte_of_a_small_batch_is_refused_outside_the_leader_epoch(mask: int) -> None:
     for position in range(len(valid(1, 0))):
         data = array(valid(1, 0))
         data[position] ^= mask
@@ -87,19 +87,19 @@ def test_a_replicated_flipped_byte_is_refused_or_harmless(
 
 @bounded
 @given(st.binary(max_size=200), st.integers(0, 9), st.sampled_from((0, 1, 2, 3, 4)))
-def test_record_bytes_of_noise(body: bytes, count: int, codec: int) -> None:
+def test_record_bytes_of_noise_end_in_a_refusal_or_success(body: bytes, count: int, codec: int) -> None:
     append(of_body(body, count, codec), ProducerStates())
 
 
 @bounded
 @given(st.binary(max_size=300), st.sampled_from(list(Origin)))
-def test_noise(noise: bytes, origin: Origin) -> None:
+def test_noise_ends_in_a_refusal_or_success(noise: bytes, origin: Origin) -> None:
     append(array(noise), ProducerStates(), origin)
 
 
 @bounded
 @given(st.sampled_from(SIZES), st.data())
-def test_cut_and_joined_batches(count: int, draw: st.DataObject) -> None:
+def test_only_whole_batches_of_a_cut_request_are_appended(count: int, draw: st.DataObject) -> None:
     """A whole batch in front is taken, and the start of another one behind it left out."""
     whole = valid(count, 0)
     start, end = (
@@ -116,7 +116,9 @@ def test_cut_and_joined_batches(count: int, draw: st.DataObject) -> None:
 @given(
     st.sampled_from(SIZES), st.sampled_from(CODECS), st.binary(max_size=100), st.sampled_from(list(Origin))
 )
-def test_noise_behind_a_batch(count: int, codec: int, noise: bytes, origin: Origin) -> None:
+def test_noise_behind_a_batch_is_refused_or_left_out(
+    count: int, codec: int, noise: bytes, origin: Origin
+) -> None:
     """It is never stored, and never changes what is."""
     whole = (
         valid(count, codec)
@@ -183,7 +185,7 @@ def test_every_record_comes_out_again(
         assert [record_error.index for record_error in error.record_errors] == keyless
         return
     assert not (compact and any(key is None for key, _ in pairs))
-    found = records_in(validated.data.tobytes())
-    assert [(r.offset, r.timestamp, r.key, r.value) for r in found] == [
+    decoded = records_in(validated.data.tobytes())
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in decoded] == [
         (7 + i, TIME + i, key, value) for i, (key, value) in enumerate(pairs)
     ]

@@ -66,7 +66,7 @@ def right_rows(window: Bytes) -> tuple[list[list[twin.Record]], bool]:
     """
     scan = scan_batches(window)
     bad = first_bad_checksum(window, scan.batches)
-    found: list[list[twin.Record]] = []
+    decoded: list[list[twin.Record]] = []
     trusted, refused = len(scan.batches) if bad is None else bad, False
     for row in range(len(scan.batches)):
         batches = scan.batches[row : row + 1]
@@ -79,14 +79,14 @@ def right_rows(window: Bytes) -> tuple[list[list[twin.Record]], bool]:
             complete_headers(batches, columns)
             records = records_of(columns)
             if row < trusted and not refused:
-                found.append(records)
-    return found, refused or bad is not None or scan.outcome != ScanEnd.CLEAN
+                decoded.append(records)
+    return decoded, refused or bad is not None or scan.outcome != ScanEnd.CLEAN
 
 
-def test_the_log_itself_is_right() -> None:
-    found, refused = right_rows(array(valid_log()))
+def test_the_undamaged_log_is_decoded() -> None:
+    decoded, refused = right_rows(array(valid_log()))
     assert not refused
-    assert [tuple(rows) for rows in found] == [entry.records for entry in entries()]
+    assert [tuple(rows) for rows in decoded] == [entry.records for entry in entries()]
 
 
 def entry_at(position: int) -> int:
@@ -96,27 +96,27 @@ def entry_at(position: int) -> int:
 
 @pytest.mark.random
 @pytest.mark.parametrize("mask", [0x01, 0x80])
-def test_every_single_byte_changed(mask: int) -> None:
+def test_every_changed_byte_is_refused_unless_no_checksum_covers_it(mask: int) -> None:
     for position in share(range(len(valid_log())), 9):
         window = array(valid_log())
         window[position] ^= mask
-        found, refused = right_rows(window)
+        decoded, refused = right_rows(window)
         row = entry_at(position)
         inside = position - entries()[row].position
-        want = [list(entry.records) for entry in entries()]
-        assert found[:row] == want[:row], position
+        expected = [list(entry.records) for entry in entries()]
+        assert decoded[:row] == expected[:row], position
         if inside < 8 and not refused:  # an offset: not covered by any checksum
-            assert [[replace(one, offset=0) for one in rows] for rows in found] == [
-                [replace(one, offset=0) for one in rows] for rows in want
+            assert [[replace(record, offset=0) for record in rows] for rows in decoded] == [
+                [replace(record, offset=0) for record in rows] for rows in expected
             ], position
         elif 12 <= inside < 16 and entries()[row].magic == 2:  # the leader epoch is not covered either
-            assert (found, refused) == (want, False), position
+            assert (decoded, refused) == (expected, False), position
         else:
             assert refused, position
-            assert found == want[:row], position
+            assert decoded == expected[:row], position
 
 
-def test_every_cut() -> None:
+def test_a_log_cut_anywhere_is_scanned_up_to_the_cut() -> None:
     whole = array(valid_log())
     ends = [entry.position + entry.size for entry in entries()]
     for cut in range(len(whole)):
@@ -127,14 +127,14 @@ def test_every_cut() -> None:
 
 
 @pytest.mark.random
-def test_a_byte_missing() -> None:
+def test_a_missing_byte_is_refused() -> None:
     for position in share(range(0, len(valid_log()), 2), 5):
         log = bytearray(valid_log())
         del log[position]
-        found, refused = right_rows(array(bytes(log)))
+        decoded, refused = right_rows(array(bytes(log)))
         row = entry_at(position)
-        assert refused or found != [list(entry.records) for entry in entries()]
-        assert [tuple(rows) for rows in found[:row]] == [entry.records for entry in entries()[:row]]
+        assert refused or decoded != [list(entry.records) for entry in entries()]
+        assert [tuple(rows) for rows in decoded[:row]] == [entry.records for entry in entries()[:row]]
 
 
 POSITIONS = st.integers(0, len(valid_log()))
@@ -142,23 +142,23 @@ POSITIONS = st.integers(0, len(valid_log()))
 
 @settings(max_examples=examples(250), deadline=None, print_blob=True)
 @given(start=POSITIONS, size=st.integers(1, 600), fill=st.sampled_from([0, 0xFF]))
-def test_a_stretch_of_zeros_or_ones(start: int, size: int, fill: int) -> None:
+def test_zeros_or_ones_leave_the_batches_before_them_readable(start: int, size: int, fill: int) -> None:
     window = array(valid_log())
     window[start : start + size] = fill
-    found, _ = right_rows(window)
+    decoded, _ = right_rows(window)
     row = entry_at(start)
-    assert [tuple(rows) for rows in found[:row]] == [entry.records for entry in entries()[:row]]
+    assert [tuple(rows) for rows in decoded[:row]] == [entry.records for entry in entries()[:row]]
 
 
 @settings(max_examples=examples(250), deadline=None, print_blob=True)
 @given(changes=st.lists(st.tuples(POSITIONS, st.binary(min_size=1, max_size=9)), min_size=1, max_size=6))
-def test_several_places_overwritten(changes: list[tuple[int, bytes]]) -> None:
+def test_overwritten_places_leave_the_batches_before_them_readable(changes: list[tuple[int, bytes]]) -> None:
     log = bytearray(valid_log())
     for position, content in changes:
         log[position : position + len(content)] = content[: len(log) - position]
-    found, _ = right_rows(array(bytes(log)))
+    decoded, _ = right_rows(array(bytes(log)))
     row = entry_at(min(position for position, _ in changes))
-    assert [tuple(rows) for rows in found[:row]] == [entry.records for entry in entries()[:row]]
+    assert [tuple(rows) for rows in decoded[:row]] == [entry.records for entry in entries()[:row]]
 
 
 @settings(max_examples=examples(250), deadline=None, print_blob=True)
@@ -168,15 +168,19 @@ def test_several_places_overwritten(changes: list[tuple[int, bytes]]) -> None:
     content=st.binary(min_size=1, max_size=6),
     magic=st.integers(0, 2),
 )
-def test_damage_under_a_right_checksum(kind: int, inside: int, content: bytes, magic: int) -> None:
+def test_damage_under_a_right_checksum_is_refused_or_decoded(
+    kind: int, inside: int, content: bytes, magic: int
+) -> None:
     """Records damaged before they were compressed and summed: only the decoder stands in the way."""
     if magic == 2:
-        plain = bytearray(b"".join(twin.record(at, at, b"key", b"value", [(b"h", b"x")]) for at in range(12)))
+        encoded = bytearray(
+            b"".join(twin.record(at, at, b"key", b"value", [(b"h", b"x")]) for at in range(12))
+        )
     else:
-        plain = bytearray(b"".join(twin.message(at, b"key", b"value", magic=magic) for at in range(7)))
-    at = inside % len(plain)
-    plain[at : at + len(content)] = content[: len(plain) - at]
-    body = twin.compress(kind, bytes(plain), magic)
+        encoded = bytearray(b"".join(twin.message(at, b"key", b"value", magic=magic) for at in range(7)))
+    at = inside % len(encoded)
+    encoded[at : at + len(content)] = content[: len(encoded) - at]
+    body = twin.compress(kind, bytes(encoded), magic)
     if magic == 2:
         log = twin.batch([], body=body, count=12, last_delta=11, codec=kind)
     else:

@@ -174,11 +174,11 @@ def test_any_message_set_is_what_the_twin_reads(
     if codec:
         offset = stored if magic == 0 else base + stored
         log = twin.wrapper(offset, log, codec, magic=magic, attributes=attributes)
-    assert decoded(log) == [found for entry in twin.decode_log(log) for found in entry.records]
+    assert decoded(log) == [record for entry in twin.decode_log(log) for record in entry.records]
 
 
 @pytest.mark.parametrize("fill", [0, 0x55, 0xFF])
-def test_a_large_stretch_of_one_byte(fill: int) -> None:
+def test_a_long_run_of_one_byte_is_refused_in_time(fill: int) -> None:
     scan = scan_batches(np.full(1 << 20, fill, np.uint8))
     assert (len(scan.batches), scan.end) == (0, 0)
     assert scan.outcome in (ScanEnd.BAD_SIZE, ScanEnd.BAD_MAGIC)

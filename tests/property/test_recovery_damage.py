@@ -38,11 +38,11 @@ def _records(base: int, count: int) -> list[Rec]:
 
 
 def _batches(base: int, count: int) -> list[bytes]:
-    made = []
+    batches = []
     for at in range(base, base + count, 2):
         shape = {"producer_id": 5, "producer_epoch": 0, "base_sequence": at} if at % 4 else {}
-        made.append(batch(_records(at, 2), **shape))
-    return made
+        batches.append(batch(_records(at, 2), **shape))
+    return batches
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (partition / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     (partition / "partition.metadata").write_text("version: 0\ntopic_id: c2lsdHN0b25lLXRlc3Rz-w\n")
     for _ in range(2):
-        found = recover(partition, clean=False, point=0, check=False)
-        assert (found.log_end_offset, found.damage, found.notes) == (END, (), ())
-    assert not found.changed
+        report = recover(partition, clean=False, point=0, check=False)
+        assert (report.log_end_offset, report.damage, report.notes) == (END, (), ())
+    assert not report.changed
     yield partition
 
 
@@ -120,11 +120,13 @@ HARMS = st.builds(
 
 def contents(partition: Path) -> list[tuple[bytes | None, bytes | None]]:
     """Keys and values of all batches with good checksums, in log order."""
-    found = []
+    pairs = []
     for data in logs.logs_of(partition).values():
-        for each in twin.decode_log(data):
-            found += [(record.key, record.value) for record in each.records] if each.valid else []
-    return found
+        for twins_batch in twin.decode_log(data):
+            pairs += (
+                [(record.key, record.value) for record in twins_batch.records] if twins_batch.valid else []
+            )
+    return pairs
 
 
 MAGIC_ZEROED = Harm(file=4, kind="zero", share=0.6328125, length=1, bit=0)
@@ -153,19 +155,19 @@ def test_a_damaged_directory_is_recovered_or_refused(
         else:
             harm.do(path, noise)
         try:
-            found = recover(partition, clean=clean, point=point, check=check)
+            report = recover(partition, clean=clean, point=point, check=check)
         except CorruptFileError as error:
             assert Path(error.path) == path and error.position <= 1 << 20 and error.reason
             assert path.name.endswith(".log")
             return
-        left = contents(partition)
-        told = bool(found.damage or found.notes or found.removed_files)
-        assert left == expected[: len(left)] or (told and set(left) <= set(expected))
-        assert len(left) == len(expected) or path.name.endswith(".log")
+        remaining = contents(partition)
+        is_reported = bool(report.damage or report.notes or report.removed_files)
+        assert remaining == expected[: len(remaining)] or (is_reported and set(remaining) <= set(expected))
+        assert len(remaining) == len(expected) or path.name.endswith(".log")
         before = tree(partition)
-        again = recover(partition, clean=clean, point=found.log_end_offset, check=check)
+        again = recover(partition, clean=clean, point=report.log_end_offset, check=check)
         assert tree(partition) == before
-        assert (again.log_end_offset, again.changed) == (found.log_end_offset, False)
+        assert (again.log_end_offset, again.changed) == (report.log_end_offset, False)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -174,7 +176,9 @@ def test_a_damaged_directory_is_recovered_or_refused(
     noise=st.binary(min_size=300, max_size=300),
     clean=st.booleans(),
 )
-def test_several_damages(original: Path, harms: list[Harm], noise: bytes, clean: bool) -> None:
+def test_a_directory_with_several_damages_is_recovered_or_refused(
+    original: Path, harms: list[Harm], noise: bytes, clean: bool
+) -> None:
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         partition = Path(folder) / "topic-0"
         shutil.copytree(original, partition)
@@ -186,11 +190,11 @@ def test_several_damages(original: Path, harms: list[Harm], noise: bytes, clean:
             elif path.exists():
                 harm.do(path, noise)
         try:
-            found = recover(partition, clean=clean, point=0, check=True)
+            report = recover(partition, clean=clean, point=0, check=True)
         except CorruptFileError as error:
             assert error.path.startswith(str(partition)) and error.reason
             return
         before = tree(partition)
-        again = recover(partition, clean=clean, point=found.log_end_offset, check=True)
+        again = recover(partition, clean=clean, point=report.log_end_offset, check=True)
         assert tree(partition) == before
-        assert again.log_end_offset == found.log_end_offset
+        assert again.log_end_offset == report.log_end_offset

@@ -46,16 +46,17 @@ def test_a_checkpoint_that_cannot_be_written_does_not_make_the_counts_nothing(tm
     whole, broken = three_groups(tmp_path / "whole"), three_groups(tmp_path / "broken")
     expected = logs.run(tmp_path / "whole")
     with files.observe(NoRoomFor(CHECKPOINT)):
-        found = logs.run(tmp_path / "broken")
-    assert (expected.status, found.status) == (CLEANED, FAILED)
-    assert found.reason.startswith("its segments are cleaned, but the run could not be finished: ")
+        result = logs.run(tmp_path / "broken")
+    assert (expected.status, result.status) == (CLEANED, FAILED)
+    assert result.reason.startswith("its segments are cleaned, but the run could not be finished: ")
     assert (
-        "No space left on device" in found.reason and "the next run cleans the log once more" in found.reason
+        "No space left on device" in result.reason
+        and "the next run cleans the log once more" in result.reason
     )
-    assert numbers(found) == numbers(expected) and found.discarded.superseded == 3
-    assert found.cleaned_end_offset == 0, "the checkpoint did not move"
+    assert numbers(result) == numbers(expected) and result.discarded.superseded == 3
+    assert result.cleaned_end_offset == 0, "the checkpoint did not move"
     assert logs.logs_of(broken) == logs.logs_of(whole)
-    assert found.bytes_after == sum(map(len, logs.logs_of(broken).values()))
+    assert result.bytes_after == sum(map(len, logs.logs_of(broken).values()))
     again = logs.run(tmp_path / "broken", now_ms=NOW + DAY)
     assert (again.status, again.discarded.superseded) == (CLEANED, 0)
     assert read_checkpoint(tmp_path / "broken" / CHECKPOINT) == read_checkpoint(
@@ -73,9 +74,9 @@ def test_a_staging_folder_that_stays_does_not_make_a_cleaned_log_a_failure(tmp_p
             raise OSError(errno.EIO, "Input/output error", path)
 
     with files.observe(failing):
-        found = logs.run(tmp_path, config={"segment.bytes": 100})
-    assert (found.status, found.cleaned_end_offset, found.discarded.expired) == (CLEANED, 40, 1)
-    assert found.notes[0].startswith("its staged files could not be removed, the next run removes them: ")
+        result = logs.run(tmp_path, config={"segment.bytes": 100})
+    assert (result.status, result.cleaned_end_offset, result.discarded.expired) == (CLEANED, 40, 1)
+    assert result.notes[0].startswith("its staged files could not be removed, the next run removes them: ")
     assert min(logs.logs_of(partition)) == 10 and (partition / ".siltstone").exists()
     again = logs.run(tmp_path, config={"segment.bytes": 100})
     assert (again.status, again.notes) == (NOTHING_TO_DO, [REMOVED_STAGED])
@@ -88,10 +89,10 @@ def test_a_later_wave_that_fails_leaves_the_counts_of_those_before_it(tmp_path: 
     partition = three_groups(tmp_path)
     limits = one_group_a_wave(tmp_path, config)
     with files.observe(NoRoomFor(f"{10 * wave:020d}.log.cleaned")):
-        found = logs.run(tmp_path, config=config, limits=limits)
-    assert found.status == FAILED and "No space left on device" in found.reason
-    assert found.discarded.superseded == found.discarded.total() == wave
-    assert found.bytes_after == sum(map(len, logs.logs_of(partition).values()))
+        result = logs.run(tmp_path, config=config, limits=limits)
+    assert result.status == FAILED and "No space left on device" in result.reason
+    assert result.discarded.superseded == result.discarded.total() == wave
+    assert result.bytes_after == sum(map(len, logs.logs_of(partition).values()))
     assert len(logs.offsets(partition)) == 8 - wave
 
 
@@ -107,9 +108,9 @@ def test_a_log_of_a_copy_that_is_aborted_counts_as_not_cleaned(
     with LogDirectory.open(tmp_path / "log", lock=False) as source:
         copy: Destination = CleanedCopy("run", source, tmp_path / "copy")
         monkeypatch.setattr(copy, "commit_log", failing)
-        found = logs.run(tmp_path / "log", destination=copy)
+        result = logs.run(tmp_path / "log", destination=copy)
         copy.commit_run()
-    assert found.status == FAILED and "cleaned" not in found.reason
-    assert found.discarded.total() == 0 and found.records_after in (None, found.records_before)
-    assert (found.bytes_after, found.segments_after) == (found.bytes_before, found.segments_before)
+    assert result.status == FAILED and "cleaned" not in result.reason
+    assert result.discarded.total() == 0 and result.records_after in (None, result.records_before)
+    assert (result.bytes_after, result.segments_after) == (result.bytes_before, result.segments_before)
     assert logs.logs_of(tmp_path / "copy" / partition.name) == logs.logs_of(partition)

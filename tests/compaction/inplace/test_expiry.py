@@ -110,8 +110,8 @@ def test_retention_applies_to_a_log_that_needs_no_cleaning(
 @pytest.mark.parametrize(("checkpoint", "status"), [(4, NOTHING_TO_DO), (3, NOT_ELIGIBLE)])
 def test_without_an_expired_segment_the_status_stays(tmp_path: Path, checkpoint: int, status: str) -> None:
     write(tmp_path, checkpoint=checkpoint)
-    given = {**BOTH, "retention.ms": 3 * DAY, "min.cleanable.dirty.ratio": "0.9"}
-    result = clean(tmp_path, given, force=False)
+    config = {**BOTH, "retention.ms": 3 * DAY, "min.cleanable.dirty.ratio": "0.9"}
+    result = clean(tmp_path, config, force=False)
     assert result.status == status and result.reason and result.records_before is None
 
 
@@ -130,13 +130,13 @@ def test_the_active_segment_stays(tmp_path: Path) -> None:
     assert bases(partition) == [4] and result.discarded.expired == 3
 
 
-@pytest.mark.parametrize(("high_watermark", "left"), [(2, [1, 3, 4]), (0, [0, 1, 3, 4])])
+@pytest.mark.parametrize(("high_watermark", "expected_bases"), [(2, [1, 3, 4]), (0, [0, 1, 3, 4])])
 def test_nothing_above_the_high_watermark_is_deleted(
-    tmp_path: Path, high_watermark: int, left: list[int]
+    tmp_path: Path, high_watermark: int, expected_bases: list[int]
 ) -> None:
     partition = write(tmp_path, high_watermark=high_watermark)
     clean(tmp_path)
-    assert bases(partition) == left
+    assert bases(partition) == expected_bases
 
 
 def test_without_a_high_watermark_the_log_end_counts_only_with_the_option(tmp_path: Path) -> None:
@@ -146,7 +146,9 @@ def test_without_a_high_watermark_the_log_end_counts_only_with_the_option(tmp_pa
     assert bases(partition) == [3, 4]
 
 
-def test_an_entry_bounds_retention_whatever_is_said_of_logs_without_one(tmp_path: Path) -> None:
+def test_a_high_watermark_in_the_checkpoint_bounds_retention_despite_high_watermark_end(
+    tmp_path: Path,
+) -> None:
     partition = write(tmp_path, high_watermark=2)
     clean(tmp_path, high_watermark_is_end=True)
     assert bases(partition) == [1, 3, 4]
@@ -180,7 +182,7 @@ def test_a_registered_deletion_policy_does_not_delete_the_active_segment(
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "left"),
+    ("setting", "value", "expected_bases"),
     [
         ("retention.bytes", -1, [0, 1, 3, 4]),
         ("retention.bytes", LONG_MAX, [0, 1, 3, 4]),
@@ -191,31 +193,31 @@ def test_a_registered_deletion_policy_does_not_delete_the_active_segment(
     ],
 )
 @pytest.mark.parametrize("now_ms", [NOW, LONG_MAX])
-def test_limits_at_the_ends_of_their_ranges(
-    tmp_path: Path, setting: str, value: int, left: list[int], now_ms: int
+def test_extreme_retention_limits_neither_overflow_nor_wrap_around(
+    tmp_path: Path, setting: str, value: int, expected_bases: list[int], now_ms: int
 ) -> None:
     partition = write(tmp_path)
     clean(tmp_path, {**BOTH, "retention.ms": -1, setting: value}, now_ms=now_ms)
-    assert bases(partition) == left
+    assert bases(partition) == expected_bases
 
 
 def test_retention_bytes_counts_the_sizes_after_cleaning(tmp_path: Path) -> None:
     partition = write(tmp_path)
-    left = sum(len(data) for base, data in logs.logs_of(partition).items() if base)
+    remaining_bytes = sum(len(data) for base, data in logs.logs_of(partition).items() if base)
     result = clean(
-        tmp_path, {"cleanup.policy": "compact,delete", "retention.ms": -1, "retention.bytes": left}
+        tmp_path, {"cleanup.policy": "compact,delete", "retention.ms": -1, "retention.bytes": remaining_bytes}
     )
     assert bases(partition) == [1, 3, 4] and result.discarded.expired == 0
     assert result.notes == [
-        f"retention: 1 segment from offset 0 (0 bytes): the log is over retention.bytes={left}"
+        f"retention: 1 segment from offset 0 (0 bytes): the log is over retention.bytes={remaining_bytes}"
     ]
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
 def test_a_log_that_is_skipped_loses_nothing(tmp_path: Path, policy: str) -> None:
     partition = write(tmp_path)
-    given = {**BOTH, "cleanup.policy": policy, "remote.storage.enable": policy == "compact,delete"}
-    assert clean(tmp_path, given).status == SKIPPED
+    config = {**BOTH, "cleanup.policy": policy, "remote.storage.enable": policy == "compact,delete"}
+    assert clean(tmp_path, config).status == SKIPPED
     assert bases(partition) == [0, 1, 3, 4]
 
 
@@ -228,7 +230,7 @@ def test_an_uncleanable_log_is_left_as_it_is(tmp_path: Path) -> None:
     assert logs.tree(partition) == before
 
 
-def test_a_default_retention_ms_deletes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_without_a_configured_retention_ms_nothing_is_deleted_and_a_note_says_why(tmp_path: Path) -> None:
     partition = write(tmp_path)
     policy = {"cleanup.policy": "compact,delete"}
     result = clean(tmp_path, policy, now_ms=NOW + 10 * DAY)
@@ -261,7 +263,7 @@ def test_a_registered_deletion_policy_gets_no_default_retention_ms(
     assert [note for note in result.notes if "retention.ms" in note]
 
 
-def test_an_unknown_deletion_policy_keeps_all_and_says_so(tmp_path: Path) -> None:
+def test_an_unknown_deletion_policy_deletes_nothing_and_a_note_says_why(tmp_path: Path) -> None:
     partition = write(tmp_path)
     result = clean(tmp_path, {**BOTH, "siltstone.retention.policy": "mine"})
     assert result.status == CLEANED and bases(partition) == [0, 1, 3, 4]
@@ -320,14 +322,16 @@ def test_a_new_segment_without_timestamps_is_as_old_as_its_file(largest: int | N
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
-def test_a_dry_run_changes_nothing_and_says_the_same(tmp_path: Path, checkpoint: int | None) -> None:
+def test_a_dry_run_changes_nothing_and_reports_what_a_run_would(
+    tmp_path: Path, checkpoint: int | None
+) -> None:
     partition = write(tmp_path, checkpoint=checkpoint)
     before = logs.tree(tmp_path)
-    said = clean(tmp_path, destination=DryRun(), force=False)
+    simulated = clean(tmp_path, destination=DryRun(), force=False)
     assert {name: data for name, data in logs.tree(tmp_path).items() if name != ".lock"} == before
-    done = clean(tmp_path, force=False)
-    said.seconds = done.seconds = 0.0
-    assert said == done and bases(partition) == [3, 4]
+    actual = clean(tmp_path, force=False)
+    simulated.seconds = actual.seconds = 0.0
+    assert simulated == actual and bases(partition) == [3, 4]
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
@@ -376,7 +380,7 @@ def test_message_sets_are_counted_record_by_record(cleaned: Path, tmp_path: Path
     )
 
 
-def test_a_log_file_under_another_segments_name_is_not_deleted_by_that_ones_times(tmp_path: Path) -> None:
+def test_a_log_file_under_another_segments_name_is_not_deleted_by_that_segments_times(tmp_path: Path) -> None:
     """Its index says that all of it is old; what it holds is not."""
     partition = write(tmp_path, checkpoint=4)
     first, young = (partition / f"{base:020d}.log" for base in (1, 3))

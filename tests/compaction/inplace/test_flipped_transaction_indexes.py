@@ -39,8 +39,8 @@ class Subject:
 
     @property
     def indexes(self) -> list[Path]:
-        found = sorted(self.root.glob("*/*.txnindex"))
-        return [path for path in found if path.stat().st_size]
+        paths = sorted(self.root.glob("*/*.txnindex"))
+        return [path for path in paths if path.stat().st_size]
 
     def clean(self, root: Path) -> LogResult:
         def engine() -> InProcessEngine:
@@ -67,12 +67,12 @@ def linked(source: str, target: str) -> str:
     return shutil.copy2(source, target)
 
 
-def flip_each(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[int]]) -> Counter[str]:
+def flip_bits(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[int]]) -> Counter[str]:
     """Clean with each of the bits of each index flipped; how often each status came out."""
     clean = folder / "clean"
     shutil.copytree(subject.root, clean, copy_function=linked)
     assert subject.clean(clean).status == CLEANED
-    wanted, ended = batches_in(clean), Counter[str]()
+    expected, ended = batches_in(clean), Counter[str]()
     for index in subject.indexes:
         staged: Path | None = None
         for bit in bits(index):
@@ -86,7 +86,7 @@ def flip_each(subject: Subject, folder: Path, bits: Callable[[Path], Iterator[in
             result = subject.clean(staged)
             ended[result.status] += 1
             if result.status == CLEANED:
-                assert batches_in(staged) == wanted, (index.name, bit)
+                assert batches_in(staged) == expected, (index.name, bit)
                 shutil.rmtree(staged)
                 staged = None
                 continue
@@ -107,14 +107,14 @@ def every_bit(index: Path) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("limits", "buckets", "high_watermark"), few([(RunLimits(), 1, 20), (SPREAD, 3, 16)], 1)
 )
-def test_every_bit_of_a_small_logs_indexes(
+def test_each_flipped_bit_of_a_small_logs_indexes_is_refused_or_harmless(
     folder: Path, limits: RunLimits, buckets: int, high_watermark: int
 ) -> None:
     """All of it in one group; groups that end amid transactions, as what is cleaned does."""
     root = a_log(folder / "log", high_watermark).parent
     config = {} if buckets == 1 else {"segment.bytes": 250}
     subject = Subject(root=root, config=config, limits=limits, buckets=buckets)
-    ended = flip_each(subject, folder, every_bit)
+    ended = flip_bits(subject, folder, every_bit)
     assert ended.total() == sum(len(list(every_bit(index))) for index in subject.indexes)
     assert len(subject.indexes) == 5
     # What does not matter is the last stable offset, as long as it is possible.
@@ -128,7 +128,9 @@ def some_bits(index: Path) -> Iterator[int]:
 
 @pytest.mark.random
 @pytest.mark.parametrize(("name", "round_number"), [("txn", 1), ("txn", 2)])
-def test_bits_of_a_brokers_indexes(golden: Path, folder: Path, name: str, round_number: int) -> None:
+def test_flipped_bits_of_a_brokers_indexes_are_refused_or_harmless(
+    golden: Path, folder: Path, name: str, round_number: int
+) -> None:
     flip_golden(golden, name, round_number, folder, some_bits)
 
 
@@ -136,7 +138,9 @@ def test_bits_of_a_brokers_indexes(golden: Path, folder: Path, name: str, round_
 @pytest.mark.parametrize(
     "name", few([("txn_java",), ("txn_long_retention",), ("txn_lz4",), ("txn_open",)], 3)
 )
-def test_bits_of_more_brokers_indexes(cleaned: Path, folder: Path, name: str) -> None:
+def test_flipped_bits_of_indexes_left_by_a_cleaning_are_refused_or_harmless(
+    cleaned: Path, folder: Path, name: str
+) -> None:
     """Their second rounds: what an earlier cleaning has left."""
     flip_golden(cleaned / "transactions", name, 2, folder, some_bits)
 
@@ -149,5 +153,5 @@ def flip_golden(
     assert round_.now_ms is not None
     staged = golden_sets.stage_round(case, round_, folder / "log")
     subject = Subject(root=staged, config=round_.command_config, now_ms=round_.now_ms)
-    ended = flip_each(subject, folder, bits)
+    ended = flip_bits(subject, folder, bits)
     assert ended[UNCLEANABLE] > 0

@@ -34,8 +34,8 @@ def forge(partition: Path, offset: int) -> None:
 
 
 def values_of(partition: Path, key: bytes) -> list[bytes | None]:
-    found = [record for data in logs.logs_of(partition).values() for record in logs.records_in(data)]
-    return [record.value for record in found if record.key == key]
+    records = [record for data in logs.logs_of(partition).values() for record in logs.records_in(data)]
+    return [record.value for record in records if record.key == key]
 
 
 def clean(partition: Path, *, spread: bool = False) -> LogResult:
@@ -48,7 +48,7 @@ def clean(partition: Path, *, spread: bool = False) -> LogResult:
     )
 
 
-def test_one_beyond_the_end_does_not_count(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_end_does_not_count(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", OPEN)
     for offset in (5, 100):
         forge(partition, offset)
@@ -57,7 +57,9 @@ def test_one_beyond_the_end_does_not_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_one_that_leaves_the_transaction_out_does_not_hide_it(tmp_path: Path, spread: bool) -> None:
+def test_a_snapshot_that_leaves_a_transaction_out_does_not_hide_the_transaction(
+    tmp_path: Path, spread: bool
+) -> None:
     """Its data is read in any case, and there is no marker, below the cleaned range's end or above."""
     partition = logs.write_log(tmp_path / "log", OPEN)
     forge(partition, 3)
@@ -70,7 +72,7 @@ def test_one_that_leaves_the_transaction_out_does_not_hide_it(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize("spread", [False, True])
-def test_a_marker_above_what_is_cleaned_tells(tmp_path: Path, spread: bool) -> None:
+def test_a_marker_above_the_cleaned_range_decides_the_transaction(tmp_path: Path, spread: bool) -> None:
     """Begun below, ended above: committed counts, aborted without an index does not."""
     for name, commit in (("committed", True), ("aborted", False)):
         log = {**OPEN, 3: [one(3, "z"), marker(4, 8, commit=False), marker(5, 7, commit=commit)]}
@@ -86,7 +88,7 @@ def test_a_marker_above_what_is_cleaned_tells(tmp_path: Path, spread: bool) -> N
 
 
 @pytest.mark.parametrize("marker_at", [4, 5])
-def test_a_listed_abort_above_what_is_cleaned_must_be_there(tmp_path: Path, marker_at: int) -> None:
+def test_an_abort_listed_above_the_cleaned_range_needs_its_marker(tmp_path: Path, marker_at: int) -> None:
     log = {**OPEN, 3: [one(3, "z"), marker(4, 7, commit=False), one(5, "z")], 6: [one(6, "z")]}
     partition = logs.write_log(tmp_path / "log", log, high_watermark=3)
     write_index(partition, 3, (7, 1, marker_at, marker_at + 1))

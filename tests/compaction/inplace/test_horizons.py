@@ -58,8 +58,8 @@ def test_tombstones_of_an_idle_log_go_once_the_last_horizon_has_passed(tmp_path:
 def test_a_horizon_without_tombstones_does_not_have_the_log_cleaned_again(tmp_path: Path) -> None:
     partition = log_with_tombstones(tmp_path)
     run(tmp_path, now_ms=NOW + DAY, force=False)
-    left = [header for header, _ in headers_of(logs_of(partition)[0])]
-    assert [header.attributes & STAMPED for header in left] == [STAMPED, 0]
+    remaining = [header for header, _ in headers_of(logs_of(partition)[0])]
+    assert [header.attributes & STAMPED for header in remaining] == [STAMPED, 0]
     before = logs_of(partition)
     again = run(tmp_path, now_ms=NOW + 2 * DAY, force=True)
     assert (again.status, logs_of(partition)) == (NOTHING_TO_DO, before)
@@ -68,12 +68,12 @@ def test_a_horizon_without_tombstones_does_not_have_the_log_cleaned_again(tmp_pa
 def test_a_delete_retention_of_zero_comes_to_an_end(tmp_path: Path) -> None:
     partition = write_log(tmp_path, {0: [one(0, "a", None)], 10: [one(10, "b")]})
     config = {"delete.retention.ms": 0}
-    found = [run(tmp_path, config=config, force=False).status for _ in range(3)]
-    assert found == [CLEANED, CLEANED, NOTHING_TO_DO]
+    statuses = [run(tmp_path, config=config, force=False).status for _ in range(3)]
+    assert statuses == [CLEANED, CLEANED, NOTHING_TO_DO]
     assert offsets(partition) == [10]
 
 
-def test_a_small_dirty_part_is_cleaned_with_it(tmp_path: Path) -> None:
+def test_a_small_dirty_section_is_cleaned_with_a_due_horizon(tmp_path: Path) -> None:
     partition = log_with_tombstones(tmp_path)
     data = logs_of(partition)
     (tmp_path / "other").mkdir()
@@ -98,7 +98,7 @@ def test_the_checkpoint_does_not_go_back_into_a_segment(tmp_path: Path) -> None:
     assert offsets(partition) == [10, 12, 20]
 
 
-def test_what_is_not_committed_is_not_cleaned_again_either(tmp_path: Path) -> None:
+def test_a_passed_horizon_above_the_high_watermark_cleans_nothing(tmp_path: Path) -> None:
     """The checkpoint may be above the high watermark: a follower was cleaned, then its leader truncated."""
     stamped = batch([Rec(offset=8, key=b"a", value=None)], delete_horizon_ms=NOW - 1)
     segments = {0: [], 1: [one(1, "b"), stamped], 9: []}

@@ -75,7 +75,7 @@ def test_batches_whose_offsets_go_back_are_refused(tmp_path: Path, at: int) -> N
     assert holding.clean(tmp_path / "log").status == UNCLEANABLE
 
 
-def test_spans_of_a_hundred_billion_offsets(tmp_path: Path) -> None:
+def test_gaps_of_a_hundred_billion_offsets_cost_nothing(tmp_path: Path) -> None:
     """What is between two records costs nothing: neither memory nor time goes by offsets."""
     far = 10**11
     segments = {
@@ -98,7 +98,7 @@ def forged() -> dict[str, bytes]:
     """Batches with right checksums whose fields make no sense: base offset 2, one offset each."""
     sound = array(one(2, "a"))
     body = record(key=twin.varint(1) + b"a")
-    made = {
+    batches = {
         "count too large": edited(sound, 57, 2, 4),
         "count negative": edited(sound, 57, -1, 4),
         "count huge": edited(sound, 57, (1 << 31) - 1, 4),
@@ -117,11 +117,11 @@ def forged() -> dict[str, bytes]:
         "offset delta beyond the batch": of_body(record(delta=twin.varint(9))),
         "offset delta negative": of_body(record(delta=twin.varint(-3))),
     }
-    return {name: struct.pack(">q", 2) + data.tobytes()[8:] for name, data in made.items()}
+    return {name: struct.pack(">q", 2) + data.tobytes()[8:] for name, data in batches.items()}
 
 
 @pytest.mark.parametrize("name", forged())
-def test_batches_with_a_right_checksum_and_fields_that_make_no_sense(tmp_path: Path, name: str) -> None:
+def test_batches_with_a_right_checksum_and_impossible_fields_are_refused(tmp_path: Path, name: str) -> None:
     partition = a_log(tmp_path / "log")
     write_anyhow(partition, 2, [forged()[name], one(3, "c"), one(4, "b")])
     before = logs.tree(partition)
@@ -131,7 +131,7 @@ def test_batches_with_a_right_checksum_and_fields_that_make_no_sense(tmp_path: P
 
 
 @pytest.mark.parametrize("size", [-1, 0, 13, 48, (1 << 31) - 1])
-def test_batch_lengths_out_of_range(tmp_path: Path, size: int) -> None:
+def test_batch_lengths_out_of_range_are_refused(tmp_path: Path, size: int) -> None:
     partition = a_log(tmp_path / "log")
     data = bytearray(one(2, "a"))
     data[8:12] = struct.pack(">i", size)
@@ -145,7 +145,7 @@ def write_anyhow(partition: Path, base: int, batches: list[bytes]) -> None:
     (partition / f"{base:020d}.log").write_bytes(b"".join(batches))
 
 
-def test_a_message_set_after_record_batches(tmp_path: Path) -> None:
+def test_message_sets_after_record_batches_are_cleaned(tmp_path: Path) -> None:
     """A broker that was set back to an older format: v1, compressed or not, behind v2."""
     inner = b"".join(
         twin.message(n, b"k%d" % n, b"new", magic=1, timestamp=RECORD_TIME + n) for n in range(2)
@@ -160,7 +160,7 @@ def test_a_message_set_after_record_batches(tmp_path: Path) -> None:
     assert logs.offsets(partition) == [2, 3, 4, 6, 7, 8]
 
 
-def test_empty_keys_are_keys_and_null_keys_are_none(tmp_path: Path) -> None:
+def test_an_empty_key_is_a_key_and_a_null_key_is_keyless(tmp_path: Path) -> None:
     rows = [(0, b""), (1, None), (2, b"x"), (3, b""), (4, None), (5, b"\0")]
     batches = [batch([Rec(offset=offset, key=key)]) for offset, key in rows]
     partition = write_log(tmp_path / "log", {0: batches, 6: [one(6, "z")]})
@@ -172,7 +172,7 @@ def test_empty_keys_are_keys_and_null_keys_are_none(tmp_path: Path) -> None:
 # What is left at the end
 
 
-def test_everything_is_removed_and_the_end_stays(tmp_path: Path) -> None:
+def test_the_end_offset_stays_when_every_record_is_removed(tmp_path: Path) -> None:
     """Tombstones whose time has passed and records without a key, up to the end; an empty active segment."""
     horizon = [one(2, "a", None, delete_horizon_ms=NOW - 1), one(3, "b", None, delete_horizon_ms=NOW - 1)]
     batches = [one(0, "a"), one(1, "b"), *horizon, one(4, None)]
@@ -194,19 +194,19 @@ def marker(offset: int, *, commit: bool) -> bytes:
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_a_transaction_that_the_tail_aborts(tmp_path: Path, rounds: int) -> None:
+def test_a_transaction_aborted_in_the_active_segment_never_supersedes(tmp_path: Path, rounds: int) -> None:
     """Its data is cleaned, its marker and its index entry are in the active segment."""
-    ours = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
-    first = [one(0, "a"), one(1, "a", "aborted", base_sequence=0, **ours)]
-    second = [one(2, "b"), one(3, "b", "aborted", base_sequence=1, **ours)]
+    producer = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    first = [one(0, "a"), one(1, "a", "aborted", base_sequence=0, **producer)]
+    second = [one(2, "b"), one(3, "b", "aborted", base_sequence=1, **producer)]
     partition = write_log(tmp_path / "log", {0: first, 2: second, 4: [marker(4, commit=False), one(5, "z")]})
     entry = np.array([(0, 7, 1, 4, 5)], TRANSACTION_ENTRY).tobytes()
     (partition / f"{4:020d}.txnindex").write_bytes(entry)
     for number in range(rounds):
         result = logs.run(tmp_path / "log", now_ms=NOW + number * 3 * DAY)
         assert result.status in (CLEANED, "nothing_to_do"), result
-    found = holding.records(partition)
-    assert {offset: value for offset, (key, value, _) in found.items() if key in (b"a", b"b")} == {
+    records = holding.records(partition)
+    assert {offset: value for offset, (key, value, _) in records.items() if key in (b"a", b"b")} == {
         0: b"value",
         2: b"value",
     }
@@ -215,7 +215,7 @@ def test_a_transaction_that_the_tail_aborts(tmp_path: Path, rounds: int) -> None
 
 
 @pytest.mark.parametrize("now_ms", [0, 1, RECORD_TIME - DAY, RECORD_TIME])
-def test_a_clock_before_the_records(tmp_path: Path, now_ms: int) -> None:
+def test_with_a_clock_before_the_records_no_tombstone_goes(tmp_path: Path, now_ms: int) -> None:
     """Nothing is old yet: no tombstone goes, none is stamped with a time that has passed already."""
     batches = [one(0, "a"), one(1, "b", None), one(2, "a"), one(3, "c", None, delete_horizon_ms=NOW)]
     partition = write_log(tmp_path / "log", {0: batches, 4: [one(4, "z")]})
@@ -252,7 +252,7 @@ def anywhere(seed: int) -> dict[str, Callable[[int], bytes]]:
 
 @pytest.mark.parametrize("name", anywhere(0))
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
-def test_indexes_that_point_anywhere(tmp_path: Path, kind: str, name: str) -> None:
+def test_wrong_indexes_change_no_result(tmp_path: Path, kind: str, name: str) -> None:
     """They are hints: the result is that of right ones, or the log is refused as it is."""
     batches = [one(n, f"k{n % 5}", "v" * 60) for n in range(60)]
     segments = {0: batches[:30], 30: batches[30:], 60: [one(60, "z")]}
@@ -300,7 +300,7 @@ def test_a_log_start_above_the_end_takes_nothing(tmp_path: Path, start: int) -> 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("which", ["cleaner", "log-start", "replication", "recovery-point"])
-def test_damaged_checkpoints(tmp_path: Path, which: str, damage: str) -> None:
+def test_damaged_checkpoints_cost_no_value(tmp_path: Path, which: str, damage: str) -> None:
     a_log(tmp_path / "log", checkpoint=0, high_watermark=6, log_start=0)
     path = tmp_path / "log" / f"{which}-offset-checkpoint"
     before = path.read_bytes() if path.exists() else b"0\n1\ntopic 0 0\n"
@@ -316,10 +316,10 @@ def test_damaged_checkpoints(tmp_path: Path, which: str, damage: str) -> None:
     assert WHERE.topic in path.read_text("latin-1") or path.read_bytes() == damaged
 
 
-def test_the_test_would_notice_a_lost_value(tmp_path: Path) -> None:
+def test_holding_clean_would_notice_a_lost_value(tmp_path: Path) -> None:
     """``holding.clean`` itself: a record that is gone, one that changed, an end that moved."""
     partition = a_log(tmp_path / "log")
-    found = holding.records(partition)
-    assert holding.last_values(found)[b"a"] == (2, b"value") and holding.end_offset(partition) == 6
+    records = holding.records(partition)
+    assert holding.last_values(records)[b"a"] == (2, b"value") and holding.end_offset(partition) == 6
     write_segment(partition, 2, b"".join([one(3, "c"), one(4, "b")]))
-    assert holding.last_values(holding.records(partition)) != holding.last_values(found)
+    assert holding.last_values(holding.records(partition)) != holding.last_values(records)

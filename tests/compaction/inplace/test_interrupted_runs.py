@@ -46,28 +46,35 @@ def uninterrupted(tmp_path: Path) -> tuple[LogResult, object]:
 
 @pytest.mark.parametrize("after", range(GROUPS))
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), RuntimeError("a bug")])
-def test_after_every_wave(tmp_path: Path, log: Path, after: int, stop: BaseException) -> None:
-    whole, wanted = uninterrupted(tmp_path)
+def test_a_run_after_an_interrupt_in_any_wave_ends_as_an_uninterrupted_run(
+    tmp_path: Path, log: Path, after: int, stop: BaseException
+) -> None:
+    uninterrupted_result, expected = uninterrupted(tmp_path)
     interrupt(log, after, stop)
     removed = len(logs.offsets(log / "topic-0"))
     engine = Counting()
     result = run(log, engine=engine)
     assert (result.status, engine.gathered, engine.rewritten) == (CLEANED, 1, GROUPS)
-    assert outcome(log) == wanted
+    assert outcome(log) == expected
     assert result.discarded.total() == removed - len(logs.offsets(log / "topic-0"))
-    assert (result.bytes_after, result.records_after) == (whole.bytes_after, whole.records_after)
+    assert (result.bytes_after, result.records_after) == (
+        uninterrupted_result.bytes_after,
+        uninterrupted_result.records_after,
+    )
 
 
-def test_what_an_interrupt_leaves(log: Path) -> None:
+def test_an_interrupt_leaves_a_readable_log_and_nothing_staged(log: Path) -> None:
     """The log as a reader has to find it, and nothing that was staged."""
     interrupt(log, 2)
     assert [record.offset for record in logs.records_in(logs.logs_of(log / "topic-0")[0])] == [2]
     assert not (log / STAGING).exists() and not (log / "cleaner-offset-checkpoint").exists()
 
 
-def test_a_crash_between_the_last_swap_and_the_checkpoint(log: Path, tmp_path: Path) -> None:
+def test_after_a_crash_before_the_checkpoint_the_next_run_only_moves_the_checkpoint(
+    log: Path, tmp_path: Path
+) -> None:
     """All groups are swapped: the next run finds nothing to change, and moves the checkpoint."""
-    _, wanted = uninterrupted(tmp_path)
+    _, expected = uninterrupted(tmp_path)
 
     def crash(self: InPlace, planned: object) -> None:
         raise KeyboardInterrupt
@@ -79,20 +86,23 @@ def test_a_crash_between_the_last_swap_and_the_checkpoint(log: Path, tmp_path: P
     before = logs.logs_of(log / "topic-0")
     result = run(log)
     assert (result.status, result.discarded.total()) == (CLEANED, 0)
-    assert logs.logs_of(log / "topic-0") == before and outcome(log) == wanted
+    assert logs.logs_of(log / "topic-0") == before and outcome(log) == expected
 
 
-def test_a_lost_engine_is_an_interruption(log: Path, tmp_path: Path) -> None:
-    whole, wanted = uninterrupted(tmp_path)
+def test_a_run_after_an_engine_failed_cleans_the_rest(log: Path, tmp_path: Path) -> None:
+    uninterrupted_result, expected = uninterrupted(tmp_path)
     lost = EngineError("the Spark job failed")
     lost.__cause__ = OSError()
     first = run(log, engine=Counting(3, lost))
     assert first.status == FAILED and first.bytes_after < first.bytes_before
     second = run(log)
-    assert second.status == CLEANED and outcome(log) == wanted
+    assert second.status == CLEANED and outcome(log) == expected
     assert first.discarded.total() > 0
-    assert first.discarded.total() + second.discarded.total() == whole.discarded.total()
-    assert (first.records_before, first.records_after) == (whole.records_before, second.records_before)
+    assert first.discarded.total() + second.discarded.total() == uninterrupted_result.discarded.total()
+    assert (first.records_before, first.records_after) == (
+        uninterrupted_result.records_before,
+        second.records_before,
+    )
 
 
 def test_a_failed_run_removes_its_staged_files(log: Path) -> None:
@@ -167,22 +177,24 @@ CHANGES: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_files_of_earlier_runs_go_and_are_never_trusted(log: Path, tmp_path: Path, name: str) -> None:
+def test_staged_files_of_earlier_runs_are_removed_and_never_trusted(
+    log: Path, tmp_path: Path, name: str
+) -> None:
     """Whatever changed meanwhile, the next run ends as if they were not there, and says that they went."""
     interrupt(log, 2)
-    given = CHANGES[name](log) or {}
+    changes = CHANGES[name](log) or {}
     shutil.copytree(log, tmp_path / "bare")
     waves.leave_files(log)
-    wanted = run(tmp_path / "bare", **given)  # type: ignore[arg-type]
+    expected = run(tmp_path / "bare", **changes)  # type: ignore[arg-type]
     if name == "kept originals":
         (tmp_path / "keep").mkdir()
         destination = InPlace("2", Originals(tmp_path / "keep" / "2"))
         result = logs.run(log, config=CONFIG, destination=destination, limits=waves.WAVES)
-        result.distinct_dirty_keys = wanted.distinct_dirty_keys
+        result.distinct_dirty_keys = expected.distinct_dirty_keys
     else:
-        result = run(log, **given)  # type: ignore[arg-type]
-    assert (facts(result), outcome(log)) == (facts(wanted), outcome(tmp_path / "bare"))
-    assert result.notes == [REMOVED_STAGED, *wanted.notes]
+        result = run(log, **changes)  # type: ignore[arg-type]
+    assert (facts(result), outcome(log)) == (facts(expected), outcome(tmp_path / "bare"))
+    assert result.notes == [REMOVED_STAGED, *expected.notes]
 
 
 def test_staged_files_of_a_finished_run_are_removed(log: Path) -> None:
@@ -196,7 +208,9 @@ def test_staged_files_of_a_finished_run_are_removed(log: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["dry run", "copy"])
-def test_other_destinations_touch_nothing_of_it(log: Path, tmp_path: Path, way: str) -> None:
+def test_a_dry_run_and_a_copy_leave_staged_files_of_an_earlier_run_alone(
+    log: Path, tmp_path: Path, way: str
+) -> None:
     interrupt(log, 2)
     waves.leave_files(log)
     before = logs.tree(log)
@@ -212,7 +226,7 @@ def test_other_destinations_touch_nothing_of_it(log: Path, tmp_path: Path, way: 
     }
 
 
-def test_the_dirty_ratio_is_asked_again(tmp_path: Path) -> None:
+def test_the_dirty_ratio_counts_again_after_an_interrupt(tmp_path: Path) -> None:
     """What was swapped already made it smaller: the log waits until enough is dirty, or for --force."""
     path = tmp_path / "log"
     segments = {
@@ -235,7 +249,7 @@ def test_the_dirty_ratio_is_asked_again(tmp_path: Path) -> None:
 
 def test_stop_after_leaves_a_log_that_can_be_stopped_again(log: Path, tmp_path: Path) -> None:
     """See ``test_runs_stopped_again_and_again``; here, what a run that was stopped says."""
-    whole, wanted = uninterrupted(tmp_path)
+    uninterrupted_result, expected = uninterrupted(tmp_path)
     limits = replace(waves.WAVES, stop_after_seconds=0.0)
     before = sum(map(len, logs.logs_of(log / "topic-0").values()))
     result = logs.run(log, config=CONFIG, limits=limits)
@@ -246,9 +260,9 @@ def test_stop_after_leaves_a_log_that_can_be_stopped_again(log: Path, tmp_path: 
     after = sum(map(len, logs.logs_of(log / "topic-0").values()))
     assert (result.bytes_before, result.bytes_after) == (before, after) and after < before
     assert result.discarded.superseded == 2
-    assert (result.records_before, result.records_after) == (whole.records_before, 13)
+    assert (result.records_before, result.records_after) == (uninterrupted_result.records_before, 13)
     assert result.cleaned_end_offset == result.first_dirty_offset == 0
-    assert run(log).status == CLEANED and outcome(log) == wanted
+    assert run(log).status == CLEANED and outcome(log) == expected
 
 
 @pytest.mark.parametrize(

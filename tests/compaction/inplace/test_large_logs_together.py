@@ -85,7 +85,7 @@ def facts(results: Sequence[LogResult]) -> list[LogResult]:
     return [replace(result, directory="", seconds=0.0) for result in results]
 
 
-def test_they_meet_and_leave_what_one_after_another_leaves(
+def test_logs_cleaned_together_end_as_when_cleaned_one_after_another(
     directory: Path, one_after_another: tuple[list[LogResult], dict[str, bytes]]
 ) -> None:
     engine = Meeting()
@@ -94,7 +94,7 @@ def test_they_meet_and_leave_what_one_after_another_leaves(
     assert (facts(results), everything(directory)) == (facts(one_after_another[0]), one_after_another[1])
 
 
-def test_a_dry_run_and_a_copy_clean_them_together_too(directory: Path, tmp_path: Path) -> None:
+def test_a_dry_run_and_a_copy_clean_large_logs_together_too(directory: Path, tmp_path: Path) -> None:
     before = everything(directory)
     assert [result.status for result in waves.run_all(directory, Meeting(), DryRun(InPlace("run")))] == [
         CLEANED
@@ -169,7 +169,7 @@ def test_a_job_that_fails_is_the_failure_of_its_log(directory: Path) -> None:
     assert [result.status for result in results] == [CLEANED, CLEANED, FAILED]
 
 
-def test_an_engine_that_does_not_say_how_many_workers_it_has_does_not_end_the_run(directory: Path) -> None:
+def test_an_engine_that_cannot_tell_its_parallelism_fails_the_logs_but_not_the_run(directory: Path) -> None:
     class Silent(InProcessEngine):
         @property
         def parallelism(self) -> int:  # type: ignore[override]

@@ -53,11 +53,11 @@ def work_of(tmp_path: Path, groups: int) -> LogWork:
         (2, 2 * NEW, 8, [1, 1], True),
     ],
 )
-def test_waves(
+def test_waves_hold_what_the_space_allows(
     tmp_path: Path, groups: int, space: int, parallelism: int, expected: list[int], may_cut: bool
 ) -> None:
-    waves, found = plan_waves(work_of(tmp_path, groups), space, SIZE, parallelism)
-    assert ([len(wave) for wave in waves], found) == (expected, may_cut)
+    waves, cuts = plan_waves(work_of(tmp_path, groups), space, SIZE, parallelism)
+    assert ([len(wave) for wave in waves], cuts) == (expected, may_cut)
     assert [group.index for wave in waves for group in wave] == list(range(groups))
 
 

@@ -25,9 +25,9 @@ def test_no_file_of_another_user_is_taken_for_a_segment(tmp_path: Path) -> None:
     with LogDirectory.open(tmp_path) as directory:
         state = LogState(topic_partition=logs.WHERE, path=partition, directory=directory, config=None)
         assert [segment.base_offset for segment in state.segments()] == [0, 1]
-        other = partition / segment_file(0, "log")
-        os.chown(other, 12345, -1)
-        with raises_error(UnsafeFileError, path=other, about="user 12345"):
+        foreign = partition / segment_file(0, "log")
+        os.chown(foreign, 12345, -1)
+        with raises_error(UnsafeFileError, path=foreign, about="user 12345"):
             state.segments()
 
 

@@ -39,18 +39,18 @@ def segments(*bases: int, size: int = 100) -> list[PlanSegment]:
     return [PlanSegment(base_offset=base, size=size) for base in bases]
 
 
-def facts(*bases: int, size: int = 100, **given: int | None) -> LogFacts:
+def facts(*bases: int, size: int = 100, **offsets: int | None) -> LogFacts:
     end = bases[-1] + 10
     return LogFacts(
         segments=segments(*bases, size=size),
-        log_start_offset=given.get("log_start") or bases[0],
+        log_start_offset=offsets.get("log_start") or bases[0],
         log_end_offset=end,
-        clean_below=end if given.get("stable") is None else given["stable"],
-        checkpoint=given.get("checkpoint"),
+        clean_below=end if offsets.get("stable") is None else offsets["stable"],
+        checkpoint=offsets.get("checkpoint"),
     )
 
 
-def found(log: LogFacts, now_ms: int = 0, min_ms: int = 0, max_ms: int = LONG_MAX) -> CleanableRange:
+def cleanable(log: LogFacts, now_ms: int = 0, min_ms: int = 0, max_ms: int = LONG_MAX) -> CleanableRange:
     """The range with these lags."""
     config = LogConfig(min_compaction_lag_ms=min_ms, max_compaction_lag_ms=max_ms)
     return ranges.cleanable_range(log, config, now_ms)
@@ -62,12 +62,16 @@ def checkpoint(path: Path) -> int:
 
 def groups(log: Sequence[PlanSegment], end: int, config: LogConfig) -> list[list[int]]:
     """The base offsets of the segments of each group; the groups fit each other, and the log."""
-    found = ranges.group_segments(log, end, config)
-    sources = [[each.base_offset for each in log[group.first_segment : group.end_segment]] for group in found]
+    formed = ranges.group_segments(log, end, config)
+    sources = [
+        [segment.base_offset for segment in log[group.first_segment : group.end_segment]] for group in formed
+    ]
     assert [base for bases in sources for base in bases] == [segment.base_offset for segment in log]
-    assert [group.index for group in found] == list(range(len(found)))
-    assert [group.base_offset for group in found] == [bases[0] for bases in sources]
-    assert [group.end_offset for group in found] == [*(bases[0] for bases in sources[1:]), end][: len(found)]
+    assert [group.index for group in formed] == list(range(len(formed)))
+    assert [group.base_offset for group in formed] == [bases[0] for bases in sources]
+    assert [group.end_offset for group in formed] == [*(bases[0] for bases in sources[1:]), end][
+        : len(formed)
+    ]
     return sources
 
 
@@ -89,8 +93,8 @@ def test_example_1_last_value(tmp_path: Path, way: str) -> None:
     partition = logs.write_log(tmp_path / "log", log)
     limits = logs.one_group_a_wave(tmp_path / "log") if way == "spread" else None
     assert logs.run(tmp_path / "log", limits=limits).status == CLEANED
-    left = [r for r in logs.records_in(logs.logs_of(partition)[0]) if r.key in (b"K1", b"K2")]
-    assert [record.offset for record in left] == [3, 9]
+    remaining = [r for r in logs.records_in(logs.logs_of(partition)[0]) if r.key in (b"K1", b"K2")]
+    assert [record.offset for record in remaining] == [3, 9]
 
 
 KEYS_BY_OFFSET = dict(enumerate("A B B C C C D E E F G".split()))
@@ -122,7 +126,7 @@ def test_examples_2_and_3_cleaner_points_and_reading_across_gaps(tmp_path: Path)
 
 def following(partition: Path, offset: int) -> int:
     """Where a read at an offset starts."""
-    return min(each for each in logs.offsets(partition) if each >= offset)
+    return min(later for later in logs.offsets(partition) if later >= offset)
 
 
 def at(hour: int, minute: int) -> int:
@@ -147,8 +151,10 @@ def test_example_4_segments_and_horizons_of_the_old_formats() -> None:
     horizon = ranges.legacy_delete_horizon(log, 60, HOUR)
     assert horizon == at(6, 40)
     assert groups(log, 80, limits)[:3] == [[0, 10, 20], [30, 40], [50]]
-    kept = [segment.modified_ms for segment in log if keeps_legacy_tombstones(segment.modified_ms, horizon)]
-    assert kept == [at(7, 0), at(7, 40), at(8, 0), at(8, 10)]
+    retained = [
+        segment.modified_ms for segment in log if keeps_legacy_tombstones(segment.modified_ms, horizon)
+    ]
+    assert retained == [at(7, 0), at(7, 40), at(8, 0), at(8, 10)]
 
     third = _dated([(6, 30), (7, 0), (7, 40), (8, 0), (8, 10)], [2, 2, 2, 3, 9])
     assert groups(third, 50, limits) == [[0, 10, 20, 30], [40]]
@@ -204,7 +210,9 @@ def test_example_8_a_group_is_named_after_its_first_segment(tmp_path: Path) -> N
     log = {base: [one(base, f"k{base}")] for base in (0, 100, 200, 300)}
     partition = logs.write_log(tmp_path / "log", log)
     renamed: list[str] = []
-    with files.observe(lambda done: renamed.append(Path(done[2]).name) if done[0] == "rename" else None):
+    with files.observe(
+        lambda operation: renamed.append(Path(operation[2]).name) if operation[0] == "rename" else None
+    ):
         logs.run(tmp_path / "log")
     zero = "0" * 20
     cleaned = [name for name in renamed if name.endswith(".cleaned")]
@@ -241,7 +249,7 @@ def test_example_9_log_start_retention() -> None:
 
 
 def test_example_14_ratio() -> None:
-    half = replace(found(facts(0, 10, 20, checkpoint=10)), clean_bytes=50, cleanable_bytes=50)
+    half = replace(cleanable(facts(0, 10, 20, checkpoint=10)), clean_bytes=50, cleanable_bytes=50)
     assert half.dirty_ratio == 0.5
     assert not ranges.is_eligible(half, 0.5)
     assert ranges.is_eligible(replace(half, clean_bytes=49, cleanable_bytes=51), 0.5)
@@ -282,7 +290,7 @@ def test_a_reset_is_written_even_where_nothing_is_cleaned(tmp_path: Path) -> Non
 def test_the_only_segment_is_clean_if_the_checkpoint_is_above_its_base(
     checkpoint_offset: int | None, clean: int
 ) -> None:
-    range_ = found(facts(10, checkpoint=checkpoint_offset), now_ms=10**15, min_ms=1, max_ms=1)
+    range_ = cleanable(facts(10, checkpoint=checkpoint_offset), now_ms=10**15, min_ms=1, max_ms=1)
     assert (range_.end, range_.clean_end, range_.clean_bytes, range_.cleanable_bytes) == (10, 10, clean, 0)
     assert (range_.overdue_ms, range_.is_overdue, range_.is_checkpoint_reset) == (
         0,
@@ -295,19 +303,19 @@ def test_the_only_segment_is_clean_if_the_checkpoint_is_above_its_base(
 
 
 def test_the_active_segment_is_not_cleaned() -> None:
-    assert found(facts(0, 10, 20)).end == 20
-    assert found(facts(0)).end == 0
+    assert cleanable(facts(0, 10, 20)).end == 20
+    assert cleanable(facts(0)).end == 0
 
 
 @pytest.mark.parametrize(("stable", "end"), [(30, 20), (20, 20), (19, 10), (10, 10), (9, 0), (0, 0)])
 def test_a_stable_offset_inside_a_segment_leaves_the_whole_segment(stable: int, end: int) -> None:
-    range_ = found(facts(0, 10, 20, stable=stable))
+    range_ = cleanable(facts(0, 10, 20, stable=stable))
     assert range_.end == end
     assert range_.cleanable_bytes == 10 * end
 
 
 def test_a_stable_offset_below_the_checkpoint_leaves_nothing() -> None:
-    range_ = found(facts(0, 10, 20, checkpoint=15, stable=3))
+    range_ = cleanable(facts(0, 10, 20, checkpoint=15, stable=3))
     assert range_.end == 10
     assert range_.end <= range_.first_dirty == 15
     assert range_.cleanable_bytes == 0
@@ -321,42 +329,42 @@ def _aged(*largest: int) -> LogFacts:
 
 def test_minimum_lag_stops_at_the_first_young_segment() -> None:
     log = _aged(100, 500, 100, 100)
-    assert found(log, now_ms=600).end == 30
-    assert found(log, now_ms=600, min_ms=99).end == 30
-    assert found(log, now_ms=600, min_ms=100).end == 30
-    assert found(log, now_ms=600, min_ms=101).end == 10
-    assert found(log, now_ms=600, min_ms=600).end == 0
+    assert cleanable(log, now_ms=600).end == 30
+    assert cleanable(log, now_ms=600, min_ms=99).end == 30
+    assert cleanable(log, now_ms=600, min_ms=100).end == 30
+    assert cleanable(log, now_ms=600, min_ms=101).end == 10
+    assert cleanable(log, now_ms=600, min_ms=600).end == 0
 
 
 def test_minimum_lag_does_not_ask_clean_segments() -> None:
     log = replace(_aged(599, 100, 100), checkpoint=10)
-    assert found(log, now_ms=600, min_ms=100).end == 20
+    assert cleanable(log, now_ms=600, min_ms=100).end == 20
 
 
 def test_maximum_lag_makes_a_log_overdue() -> None:
     log = facts(0, 10, 20)
     stamped = [replace(s, first_timestamp=t) for s, t in zip(log.segments, (None, 300, 100), strict=True)]
     log = replace(log, segments=stamped)
-    assert not found(log, now_ms=500, max_ms=200).is_overdue
-    assert found(log, now_ms=501, max_ms=200).is_overdue
-    assert ranges.is_eligible(found(log, now_ms=501, max_ms=200), 1.0)
+    assert not cleanable(log, now_ms=500, max_ms=200).is_overdue
+    assert cleanable(log, now_ms=501, max_ms=200).is_overdue
+    assert ranges.is_eligible(cleanable(log, now_ms=501, max_ms=200), 1.0)
 
 
 def test_maximum_lag_goes_by_the_file_where_there_is_no_timestamp() -> None:
     log = facts(0, 10, 20)
     log = replace(log, segments=[replace(s, modified_ms=100) for s in log.segments])
-    assert not found(log, now_ms=300, max_ms=200).is_overdue
-    assert found(log, now_ms=301, max_ms=200).is_overdue
+    assert not cleanable(log, now_ms=300, max_ms=200).is_overdue
+    assert cleanable(log, now_ms=301, max_ms=200).is_overdue
 
 
 def test_overdue_without_anything_to_clean_is_not_eligible() -> None:
-    nothing = replace(found(facts(0, 10)), cleanable_bytes=0, is_overdue=True)
+    nothing = replace(cleanable(facts(0, 10)), cleanable_bytes=0, is_overdue=True)
     assert not ranges.is_eligible(nothing, 0.0)
     assert nothing.dirty_ratio == 1.0 or nothing.clean_bytes == 0
 
 
-def test_bytes_on_both_sides() -> None:
-    range_ = found(facts(0, 10, 20, 30, checkpoint=15))
+def test_segments_below_and_above_the_first_dirty_one_are_counted_apart() -> None:
+    range_ = cleanable(facts(0, 10, 20, 30, checkpoint=15))
     assert (range_.clean_bytes, range_.cleanable_bytes) == (200, 200)
 
 

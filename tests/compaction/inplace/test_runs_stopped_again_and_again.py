@@ -52,11 +52,11 @@ def judged(partition: Path, rules: oracle.Cleaning, run: Run) -> LogResult:
         if result.status == CLEANED:
             judging.assert_cleaned(expected, partition, result)
         return result
-    found = STOPPED.fullmatch(result.reason)
-    assert found is not None, result
-    done, total = int(found[1]), int(found[2])
-    assert 0 < done < total == len(expected.segments)
-    swapped = dict(list(expected.segments.items())[:done])
+    match = STOPPED.fullmatch(result.reason)
+    assert match is not None, result
+    groups_done, total = int(match[1]), int(match[2])
+    assert 0 < groups_done < total == len(expected.segments)
+    swapped = dict(list(expected.segments.items())[:groups_done])
     sources = {base for new in swapped.values() for base in new.sources}
     after = read_partition(partition)
     assert not judging.differences(
@@ -74,7 +74,7 @@ def judged(partition: Path, rules: oracle.Cleaning, run: Run) -> LogResult:
     return result
 
 
-def until_done(runs: Iterator[LogResult]) -> list[LogResult]:
+def until_cleaned(runs: Iterator[LogResult]) -> list[LogResult]:
     """As many runs as it takes."""
     results = []
     for result in runs:
@@ -103,32 +103,32 @@ def windows(log: RandomLog, root: Path, *, hours: int) -> list[LogResult]:
                 functools.partial(logs.run, root, config=at.config, now_ms=at.now_ms, engine=at.engine),
             )
 
-    return until_done(runs())
+    return until_cleaned(runs())
 
 
 @settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random_logs())
-def test_random_logs(log: RandomLog) -> None:
+def test_random_logs_cleaned_in_windows_keep_the_values_of_one_run(log: RandomLog) -> None:
     """At one moment they end as one run does: all records. Windows that lie apart: all last values."""
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         root = Path(folder)
         original = log.write(root / "before")
         before = table(original)
         whole = log.write(root / "whole")
-        wanted = logs.run(
+        expected = logs.run(
             root / "whole", config=log.config, now_ms=log.now_ms, engine=log.engine, limits=WHOLE
         )
         partition = log.write(root / "at once")
         results = windows(log, root / "at once", hours=0)
-        batches = [batch for each in read_partition(original).values() for batch in each.batches]
+        batches = [batch for segment in read_partition(original).values() for batch in segment.batches]
         if log.retention_ms and all(batch.magic == 2 for batch in batches):
             assert records(partition) == records(whole)
-            assert sum(result.discarded.total() for result in results) == wanted.discarded.total()
+            assert sum(result.discarded.total() for result in results) == expected.discarded.total()
         # A clean section drawn at random may hide a value by a tombstone, which no cleaned one does.
         is_all_dirty = log.first_dirty is None
         if log.retention_ms or is_all_dirty:
             assert table(partition) == table(whole)
-        if results[-1].status == wanted.status:
+        if results[-1].status == expected.status:
             assert checkpoint(root / "at once") == checkpoint(root / "whole")
         else:  # the dirty section is empty by now: only its empty segments are left, and the checkpoint
             assert results[-1].status == NOTHING_TO_DO and results[-1].dirty_ratio == 0
@@ -146,21 +146,23 @@ def checkpoint(root: Path) -> str | None:
 
 def transactional_windows(living: Living, *, hours: int) -> list[LogResult]:
     """The same with a log of transactions; the table of a committed reader stays at every moment."""
-    seen = table(living.partition)
+    before = table(living.partition)
     run = functools.partial(logs.run, living.root, config=living.settings(ROUND))
 
     def runs() -> Iterator[LogResult]:
         for _ in range(MAX_RUNS):
             at = functools.partial(run, now_ms=living.clock.now_ms())
             yield judged(living.partition, living.rules(ROUND), at)
-            assert table(living.partition) == seen
+            assert table(living.partition) == before
             living.clock.advance(hours * 3_600_000)
 
-    return until_done(runs())
+    return until_cleaned(runs())
 
 
 @pytest.mark.parametrize("hours", few([(0,), (5,), (30,), (200,)], 0, 2))
-def test_transactions_over_several_groups(tmp_path: Path, hours: int) -> None:
+def test_transactions_over_several_groups_are_read_the_same_after_every_window(
+    tmp_path: Path, hours: int
+) -> None:
     living, whole = write(tmp_path / "log"), write(tmp_path / "whole")
     results = transactional_windows(living, hours=hours)
     assert len(results) >= 4
@@ -173,7 +175,7 @@ def test_transactions_over_several_groups(tmp_path: Path, hours: int) -> None:
 
 @settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lives())
-def test_random_lives(life: Life) -> None:
+def test_random_lives_cleaned_in_windows_match_the_oracle(life: Life) -> None:
     """Windows a day apart between which the log is appended to: every one is held to the oracle."""
     with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as folder:
         living = Living(Path(folder) / "log", life)
@@ -189,7 +191,7 @@ def test_random_lives(life: Life) -> None:
                 living.clock.advance(DAY)
 
 
-def test_groups_that_stay_as_they_are_do_not_count(tmp_path: Path) -> None:
+def test_unchanged_groups_do_not_use_up_a_window(tmp_path: Path) -> None:
     """The run goes on to the first that changes; else it would do the same nothing again and again."""
     segments = {10 * n: [logs.one(10 * n, f"alone-{n}")] for n in range(5)}
     segments[50] = [logs.one(50, "a"), logs.one(51, "a")]
@@ -218,14 +220,14 @@ def test_a_removed_tombstone_never_uncovers_a_value(tmp_path: Path) -> None:
         base += len(row)
     partition = logs.write_log(tmp_path, segments)
     before = table(partition)
-    seen = []
+    keys_after_runs = []
     for number in range(9):
         result = waves_run(tmp_path, NOW + number * (DAY + 1))
         assert table(partition) == before
-        seen.append([record.key for record in records(partition)])  # type: ignore[attr-defined]
+        keys_after_runs.append([record.key for record in records(partition)])  # type: ignore[attr-defined]
         if result.status != SKIPPED:
             break
-    assert any(b"gone" in keys for keys in seen) and b"gone" not in seen[-1]
+    assert any(b"gone" in keys for keys in keys_after_runs) and b"gone" not in keys_after_runs[-1]
     assert result.status == CLEANED
 
 
@@ -234,7 +236,7 @@ def waves_run(path: Path, now_ms: int) -> LogResult:
     return logs.run(path, config=waves.CONFIG, now_ms=now_ms, limits=WINDOW)
 
 
-def test_an_aborted_transaction_whose_first_group_is_done(tmp_path: Path) -> None:
+def test_an_aborted_transaction_stays_aborted_when_only_its_first_group_is_cleaned(tmp_path: Path) -> None:
     """Its data is gone from one group, and is there in the next; then its marker is alone, for its time."""
     segments = {
         0: [data(0, 7, "x", "never"), logs.one(1, "a")],
@@ -259,7 +261,7 @@ def test_an_aborted_transaction_whose_first_group_is_done(tmp_path: Path) -> Non
     assert result.status == CLEANED and number >= 2
 
 
-def test_message_sets_behind_a_segment_that_is_cleaned_already(tmp_path: Path) -> None:
+def test_message_sets_behind_a_cleaned_segment_are_still_noticed(tmp_path: Path) -> None:
     """The log no longer begins with them, but they may still grow, and must not be cut by their indexes."""
     segments: dict[int, list[bytes]] = {}
     for base in (0, 10, 20):

@@ -33,54 +33,54 @@ class Guard:
 
 
 def test_with_one_thread_a_swap_is_in_the_callers_thread() -> None:
-    seen: list[int] = []
+    threads: list[int] = []
     guard = Guard()
     with swap_pool(1, guard) as submit:
-        submit(lambda: seen.append(threading.get_ident()))
-        assert seen == [threading.get_ident()]
+        submit(lambda: threads.append(threading.get_ident()))
+        assert threads == [threading.get_ident()]
     assert guard.entries == 0
 
 
-def test_all_is_done_at_the_end_several_at_a_time() -> None:
-    together, done = threading.Barrier(3), []
+def test_several_swaps_run_at_a_time_and_all_are_finished_at_the_end() -> None:
+    together, finished = threading.Barrier(3), []
 
     def call(number: int) -> None:
         together.wait(20)
-        done.append(number)
+        finished.append(number)
 
     guard = Guard()
     with swap_pool(3, guard) as submit:
         for number in range(9):
             submit(functools.partial(call, number))
-    assert sorted(done) == list(range(9)) and guard.entries == 1
+    assert sorted(finished) == list(range(9)) and guard.entries == 1
 
 
 @pytest.mark.parametrize("in_body", [False, True])
 def test_an_error_is_raised_when_the_other_swaps_are_done(in_body: bool) -> None:
-    done: list[int] = []
+    finished: list[int] = []
 
     def call(number: int) -> None:
         if number == 2:
             raise ValueError("a call's")
-        done.append(number)
+        finished.append(number)
 
-    told = pytest.raises(ValueError, match="the body's" if in_body else "a call's")
-    with told, swap_pool(2, contextlib.nullcontext) as submit:
+    raises = pytest.raises(ValueError, match="the body's" if in_body else "a call's")
+    with raises, swap_pool(2, contextlib.nullcontext) as submit:
         for number in range(8):
             submit(functools.partial(call, number))
         if in_body:
             raise ValueError("the body's")
-    assert sorted(done) == [0, 1, 3, 4, 5, 6, 7]
+    assert sorted(finished) == [0, 1, 3, 4, 5, 6, 7]
 
 
 def test_an_interrupt_waits_for_what_is_begun_and_leaves_out_the_rest() -> None:
-    begun, may_end, done = threading.Event(), threading.Event(), []
+    begun, may_end, finished = threading.Event(), threading.Event(), []
     guard = Guard()
 
     def call(number: int) -> None:
         begun.set()
         assert may_end.wait(20)
-        done.append((number, guard.inside))
+        finished.append((number, guard.inside))
 
     with pytest.raises(KeyboardInterrupt), swap_pool(2, guard) as submit:
         for number in range(8):
@@ -88,7 +88,7 @@ def test_an_interrupt_waits_for_what_is_begun_and_leaves_out_the_rest() -> None:
         assert begun.wait(20)
         threading.Timer(0.2, may_end.set).start()
         raise KeyboardInterrupt
-    assert 1 <= len(done) <= 2 and all(inside for _, inside in done)
+    assert 1 <= len(finished) <= 2 and all(inside for _, inside in finished)
 
 
 def in_threads(directory: LogDirectory, errors: list[OSError]) -> None:
@@ -112,19 +112,19 @@ def in_threads(directory: LogDirectory, errors: list[OSError]) -> None:
 def test_checkpoints_of_several_threads_are_written_together(tmp_path: Path) -> None:
     other = TopicPartition("other", 0)
     write_checkpoint(tmp_path / CLEANER_CHECKPOINT, {other: 7, WHERE[0]: 1})
-    seen: list[files.Operation] = []
+    operations: list[files.Operation] = []
     errors: list[OSError] = []
-    with files.observe(seen.append):
+    with files.observe(operations.append):
         in_threads(LogDirectory(tmp_path), errors)
-    found = read_checkpoint(tmp_path / CLEANER_CHECKPOINT)
-    assert found == {other: 7} | {
+    checkpoint = read_checkpoint(tmp_path / CLEANER_CHECKPOINT)
+    assert checkpoint == {other: 7} | {
         topic_partition: 100 + topic_partition.partition for topic_partition in WHERE
     }
     assert errors == []
-    assert sum(verb == "rename" for verb, *_ in seen) < len(WHERE)
+    assert sum(verb == "rename" for verb, *_ in operations) < len(WHERE)
 
 
-def test_a_checkpoint_that_could_not_be_written_is_its_own_logs_trouble(tmp_path: Path) -> None:
+def test_a_checkpoint_that_could_not_be_written_fails_its_own_log_only(tmp_path: Path) -> None:
     failing = [OSError(28, "No space left on device")] * 2
 
     def full(operation: files.Operation) -> None:

@@ -32,27 +32,27 @@ LONG_MIN = -LONG_MAX - 1
 EXTREMES = (LONG_MIN, LONG_MIN + 1, -2, -1, 0, 1, NOW, LONG_MAX - 1, LONG_MAX)
 STAMPED = 0x40
 
-Seen = dict[int, tuple[bytes | None, bytes | None, int]]
+RecordsByOffset = dict[int, tuple[bytes | None, bytes | None, int]]
 
 
-def records(partition: Path) -> Seen:
+def records(partition: Path) -> RecordsByOffset:
     """Every record by offset: key, value, timestamp (as Java adds them up, in 64 bits)."""
-    found = {}
+    records_by_offset = {}
     for segment in list_segments(partition):
         with files.Reader(segment.path) as reader:
             for window in windows(reader):
                 columns = decode_records(window.data, window.batches, path=segment.path, origin=window.origin)
                 for row in range(len(columns)):
                     read = (columns.key(row), columns.value(row), int(columns.timestamp[row]))
-                    found[int(columns.offset[row])] = read
-    return found
+                    records_by_offset[int(columns.offset[row])] = read
+    return records_by_offset
 
 
 def stamps(partition: Path) -> list[int]:
     """The delete horizons, whatever they are, of all segments but the active one."""
     _, *closed = sorted(logs.logs_of(partition).items(), reverse=True)
     data = b"".join(data for _, data in reversed(closed))
-    return [each.base_timestamp for each, _ in logs.headers_of(data) if each.attributes & STAMPED]
+    return [header.base_timestamp for header, _ in logs.headers_of(data) if header.attributes & STAMPED]
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_tombstone_that_is_kept_for_ever_is_kept(
     before = records(partition)
     config = {"delete.retention.ms": retention_ms}
     for days in range(3):
-        found = logs.run(tmp_path / "log", config=config, now_ms=NOW + days * DAY)
-        assert found.status == (NOTHING_TO_DO if days else CLEANED)
+        result = logs.run(tmp_path / "log", config=config, now_ms=NOW + days * DAY)
+        assert result.status == (NOTHING_TO_DO if days else CLEANED)
         assert records(partition) == {offset: before[offset] for offset in (1, 3, 4)}
         assert stamps(partition) == [horizon_ms]
     write_log(tmp_path / "before", segments)
@@ -90,7 +90,7 @@ def test_a_tombstone_that_is_kept_for_ever_is_kept(
 
 
 @pytest.mark.parametrize("name", ["v0_gzip", "v1_basic"])
-def test_so_is_one_of_a_message_set_that_is_turned_into_batches(
+def test_a_message_sets_tombstone_that_is_kept_for_ever_is_kept(
     cleaned: Path, tmp_path: Path, name: str
 ) -> None:
     case = load_case(cleaned, f"old_formats/{name}")
@@ -107,7 +107,9 @@ def test_so_is_one_of_a_message_set_that_is_turned_into_batches(
 
 
 @pytest.mark.parametrize("wrapped_ms", [-1, -2, NOW + LONG_MAX - (1 << 64), LONG_MIN])
-def test_a_stamp_that_wrapped_around_is_none_and_is_made_anew(tmp_path: Path, wrapped_ms: int) -> None:
+def test_a_horizon_that_wrapped_around_does_not_count_and_is_stamped_anew(
+    tmp_path: Path, wrapped_ms: int
+) -> None:
     dead = batch([Rec(offset=0, key=b"a", value=None)], delete_horizon_ms=wrapped_ms)
     partition = write_log(tmp_path, {0: [dead], 1: [one(1, "b")], 2: [one(2, "b")]})
     before = records(partition)
@@ -118,7 +120,7 @@ def test_a_stamp_that_wrapped_around_is_none_and_is_made_anew(tmp_path: Path, wr
     assert logs.run(tmp_path, now_ms=NOW + DAY, force=False).discarded.tombstones == 1
 
 
-def test_such_a_stamp_does_not_have_an_idle_log_cleaned_for_ever(tmp_path: Path) -> None:
+def test_a_horizon_that_wrapped_around_does_not_have_an_idle_log_cleaned_for_ever(tmp_path: Path) -> None:
     dead = batch([Rec(offset=0, key=b"a", value=None)], delete_horizon_ms=-5)
     partition = write_log(tmp_path, {0: [dead], 1: [one(1, "b")]}, checkpoint=1)
     before = logs.tree(partition)
@@ -126,7 +128,7 @@ def test_such_a_stamp_does_not_have_an_idle_log_cleaned_for_ever(tmp_path: Path)
     assert logs.tree(partition) == before
 
 
-def test_a_marker_with_such_a_stamp_stays(tmp_path: Path) -> None:
+def test_a_marker_with_a_horizon_that_wrapped_around_stays(tmp_path: Path) -> None:
     """Its transaction holds nothing any more, so it is stamped anew, as a pass that finds it first does."""
     commit = Rec(offset=1, key=bytes((0, 0, 0, 1)), value=bytes(6))
     shape = {"control": True, "transactional": True, "producer_id": 5, "producer_epoch": 0}
@@ -153,8 +155,8 @@ def test_times_at_the_ends_of_their_range_stay_as_they_are(tmp_path: Path, seed:
         assert logs.run(tmp_path, config=config, now_ms=now_ms).status in (CLEANED, NOTHING_TO_DO)
         after = records(partition)
         assert {offset: before[offset] for offset in after} == after
-        kept = {offset for offset in last.values() if before[offset][1] is not None}
-        assert kept <= after.keys(), seed
+        last_values = {offset for offset in last.values() if before[offset][1] is not None}
+        assert last_values <= after.keys(), seed
 
 
 def any_segments(chance: random.Random) -> dict[int, list[bytes]]:
@@ -163,7 +165,7 @@ def any_segments(chance: random.Random) -> dict[int, list[bytes]]:
         base, batches = offset, []
         for _ in range(chance.randint(1, 3)):
             count = chance.randint(1, 3)
-            found = [
+            records = [
                 Rec(
                     offset=offset + number,
                     key=b"k%d" % chance.randint(0, 2),
@@ -174,7 +176,7 @@ def any_segments(chance: random.Random) -> dict[int, list[bytes]]:
             ]
             offset += count
             horizon = chance.choice(EXTREMES) if chance.random() < 0.3 else None
-            batches.append(batch(found, delete_horizon_ms=horizon, codec=chance.choice((0, 0, 0, 1, 4))))
+            batches.append(batch(records, delete_horizon_ms=horizon, codec=chance.choice((0, 0, 0, 1, 4))))
         segments[base] = batches
     return segments
 
@@ -185,13 +187,13 @@ def test_a_map_that_holds_no_key_takes_a_pass_for_each() -> None:
 
 
 @pytest.mark.parametrize("given_ms", [LONG_MIN, -1, LATEST_MS + 1, LONG_MAX, 10**30, NOW * 1000])
-def test_a_clock_that_is_none_is_refused(given_ms: int) -> None:
+def test_a_time_outside_the_clocks_range_is_refused(given_ms: int) -> None:
     with raises_error(UsageError, path="--now-ms", about=str(given_ms), advice=str(LATEST_MS)):
         resolve_now_ms(given_ms, ManualClock(NOW))
 
 
 @pytest.mark.parametrize("command", ["clean", "watch", "explain", "verify", "recover"])
-def test_every_command_refuses_it_before_it_does_anything(tmp_path: Path, command: str) -> None:
+def test_every_command_refuses_such_a_time_before_it_changes_anything(tmp_path: Path, command: str) -> None:
     write_log(tmp_path, {0: [one(0, "a")], 1: [one(1, "a")]})
     (tmp_path / ".kafka_cleanshutdown").touch()
     before = logs.tree(tmp_path)
@@ -209,8 +211,8 @@ def test_every_command_refuses_it_before_it_does_anything(tmp_path: Path, comman
     assert logs.tree(tmp_path) == before
 
 
-def test_a_clock_that_is_one() -> None:
-    assert [resolve_now_ms(each, ManualClock(NOW)) for each in (None, 0, NOW, LATEST_MS)] == [
+def test_any_time_within_the_clocks_range_is_taken() -> None:
+    assert [resolve_now_ms(given_ms, ManualClock(NOW)) for given_ms in (None, 0, NOW, LATEST_MS)] == [
         NOW,
         0,
         NOW,

@@ -49,8 +49,8 @@ def clean(path: Path, destination: CleanedCopy | None = None) -> None:
         destination.commit_run()
 
 
-def writes_of(seen: list[files.Operation], base: int) -> list[str]:
-    verbs = [verb for verb, path, _ in seen if f"{base:020}." in path and path.endswith(".log")]
+def writes_of(operations: list[files.Operation], base: int) -> list[str]:
+    verbs = [verb for verb, path, _ in operations if f"{base:020}." in path and path.endswith(".log")]
     return [verb for verb in verbs if verb in ("create", "write", "link")]
 
 
@@ -59,17 +59,17 @@ def test_an_unchanged_segment_is_linked_and_batches_before_a_change_are_copied(t
     add_an_update(partition)
     before = logs.tree(partition)
     inodes = {base: inode(partition, base) for base in (WHOLE, CHANGED)}
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
+    operations: list[files.Operation] = []
+    with files.observe(operations.append):
         clean(tmp_path)
-    assert writes_of(seen, WHOLE) == ["link"]
-    assert set(writes_of(seen, CHANGED)) == {"create", "write"}
+    assert writes_of(operations, WHOLE) == ["link"]
+    assert set(writes_of(operations, CHANGED)) == {"create", "write"}
     assert inode(partition, WHOLE) == inodes[WHOLE] and inode(partition, CHANGED) != inodes[CHANGED]
     after = logs.tree(partition)
     for kind in ("log", "index", "timeindex"):
         assert after[segment_file(WHOLE, kind)] == before[segment_file(WHOLE, kind)]
-    kept = logs.records_in((partition / segment_file(CHANGED, "log")).read_bytes())
-    assert [record.offset for record in kept] == [10, 11, 12, 13, 14, 16, 17, 18, 19]
+    retained = logs.records_in((partition / segment_file(CHANGED, "log")).read_bytes())
+    assert [record.offset for record in retained] == [10, 11, 12, 13, 14, 16, 17, 18, 19]
     assert os.stat(partition / segment_file(WHOLE, "log")).st_nlink == 1
 
 
@@ -134,11 +134,11 @@ def test_kept_originals_share_no_file_with_the_log(tmp_path: Path) -> None:
     destination = InPlace("run", Originals(tmp_path / "keep" / "run"))
     result = logs.run(tmp_path / "log", config={"segment.bytes": 800}, destination=destination)
     assert result.status == CLEANED
-    kept = tmp_path / "keep" / "run" / partition.name
+    originals = tmp_path / "keep" / "run" / partition.name
     for base in (WHOLE, CHANGED):
-        assert inode(kept, base) != inode(partition, base)
+        assert inode(originals, base) != inode(partition, base)
         name = segment_file(base, "log")
-        assert (kept / name).read_bytes() == before[name]
+        assert (originals / name).read_bytes() == before[name]
 
 
 def test_a_copy_shares_no_file_with_its_log(tmp_path: Path) -> None:

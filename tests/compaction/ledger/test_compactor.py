@@ -69,11 +69,15 @@ def test_nothing_new_is_a_success_at_once(tmp_path: Path) -> None:
     first = compact(log, Model())
     assert (first.changed, first.ledger_id, first.entries) == (False, None, 0)
     put(log, ("a", "1"))
-    made = compact(log, Model())
+    compacted = compact(log, Model())
     before = tree(log.directory)
     again = compact(log, Model())
-    assert not again.changed and again.ledger_id == made.ledger_id == 0
-    assert (again.horizon, again.entries, again.size) == (made.horizon, made.entries, made.size)
+    assert not again.changed and again.ledger_id == compacted.ledger_id == 0
+    assert (again.horizon, again.entries, again.size) == (
+        compacted.horizon,
+        compacted.entries,
+        compacted.size,
+    )
     assert tree(log.directory) == before
 
 
@@ -88,7 +92,7 @@ def test_originals_are_never_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "advice"),
+    ("options", "advice"),
     [
         ({"order": "time"}, "compact-topic --reset"),
         ({"retain_null_key": True}, "compact-topic --reset"),
@@ -96,7 +100,7 @@ def test_originals_are_never_touched(tmp_path: Path) -> None:
     ],
 )
 def test_another_order_than_the_ledgers_is_refused(
-    tmp_path: Path, other: dict[str, object], advice: str
+    tmp_path: Path, options: dict[str, object], advice: str
 ) -> None:
     log = a_log(tmp_path)
     put(log, ("a", "1"), (None, "1"))
@@ -105,7 +109,7 @@ def test_another_order_than_the_ledgers_is_refused(
     put(log, ("b", "1"))
     before = tree(log.directory)
     with raises_error(UsageError, advice=advice):
-        compactor.compact(log, **other)  # type: ignore[arg-type]
+        compactor.compact(log, **options)  # type: ignore[arg-type]
     assert tree(log.directory) == before
 
 
@@ -141,7 +145,7 @@ def test_new_records_are_read_from_where_they_begin_in_their_segment(
     link = sources_module.link_sources
     monkeypatch.setattr(
         "siltstone.compaction.ledger.compactor.link_sources",
-        lambda *given: linked.append(tail := link(*given)) or tail,
+        lambda *arguments: linked.append(tail := link(*arguments)) or tail,
     )
     result = compact_and_check(log, model)
     (source,) = linked[0].sources
@@ -167,16 +171,18 @@ def test_old_formats_are_compacted_too(tmp_path: Path) -> None:
     write_log(tmp_path, {0: old[:2], 2: [*old[2:], modern[0]], 9: modern[1:]})
     log, model = opened(tmp_path), Model()
     compact(log, model)
-    found = {each.key: (each.offset, each.value, each.timestamp) for each in in_ledger(log.directory)}
-    assert found[b"k0"] == (2, b"v", 80) and found[b"k2"] == (7, b"w", 92) and found[b"b"][0] == 8
-    assert set(found) == {b"b", b"k0", b"k2", b"c"}
+    by_key = {
+        record.key: (record.offset, record.value, record.timestamp) for record in in_ledger(log.directory)
+    }
+    assert by_key[b"k0"] == (2, b"v", 80) and by_key[b"k2"] == (7, b"w", 92) and by_key[b"b"][0] == 8
+    assert set(by_key) == {b"b", b"k0", b"k2", b"c"}
 
 
 def test_an_empty_key_is_a_key(tmp_path: Path) -> None:
     log = a_log(tmp_path)
     put(log, ("", "1"), ("a", "1"), ("", "2"))
     compact_and_check(log, Model())
-    assert [(each.offset, each.key) for each in in_ledger(log.directory)] == [(1, b"a"), (2, b"")]
+    assert [(record.offset, record.key) for record in in_ledger(log.directory)] == [(1, b"a"), (2, b"")]
 
 
 def test_new_records_that_only_delete_add_no_run(tmp_path: Path) -> None:
@@ -252,21 +258,21 @@ class Losing(InProcessCompactionEngine):
         self._lose = lose
 
     def compact(self, work: CompactionWork, in_one_task: bool) -> CompactionReport:
-        done = super().compact(work, in_one_task)
-        self._lose(done)
-        return done
+        report = super().compact(work, in_one_task)
+        self._lose(report)
+        return report
 
 
 @pytest.mark.parametrize(
     "lose",
     [
-        lambda done: done.written.popitem(),
-        lambda done: done.add(CompactionReport(written=done.written)),
-        lambda done: done.key_index_parts.pop(),
-        lambda done: setattr(done, "merged_entries", done.merged_entries - 1),
-        lambda done: setattr(done.extracted, "records", done.extracted.records + 1),
-        lambda done: done.retained.update({0: 1}),
-        lambda done: setattr(done, "deleted_keys", 3),
+        lambda report: report.written.popitem(),
+        lambda report: report.add(CompactionReport(written=report.written)),
+        lambda report: report.key_index_parts.pop(),
+        lambda report: setattr(report, "merged_entries", report.merged_entries - 1),
+        lambda report: setattr(report.extracted, "records", report.extracted.records + 1),
+        lambda report: report.retained.update({0: 1}),
+        lambda report: setattr(report, "deleted_keys", 3),
     ],
 )
 def test_counts_that_differ_end_a_compaction_without_a_commit(
@@ -333,7 +339,7 @@ def _fails_at(folder: Path, step: int, before: dict[str, bytes]) -> None:
         assert not list((log.directory / COMPACTED).glob("run-*"))
         result = compact(log, Model())
     assert result.changed and result.entries == 2
-    assert [each.value for each in in_ledger(log.directory)] == [b"1", b"2"]
+    assert [record.value for record in in_ledger(log.directory)] == [b"1", b"2"]
 
 
 def test_without_hard_links_segments_are_read_by_their_own_names(
@@ -359,9 +365,9 @@ def test_a_segment_that_is_swapped_while_it_is_linked_is_linked_again(
 
     def swapped_once(source: Path, target: Path) -> None:
         if not calls:
-            other = tmp_path / "other"
-            other.write_bytes(b"another segment's bytes")
-            source = other
+            replacement = tmp_path / "other"
+            replacement.write_bytes(b"another segment's bytes")
+            source = replacement
         calls.append(source)
         link(source, target)
 
@@ -373,10 +379,10 @@ def test_a_segment_that_is_swapped_while_it_is_linked_is_linked_again(
 def test_segments_that_change_again_and_again_end_a_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(source: Path, target: Path) -> None:
+    def lose_source(source: Path, target: Path) -> None:
         raise FileNotFoundError(errno.ENOENT, "renamed", str(source))
 
-    monkeypatch.setattr(files, "link", gone)
+    monkeypatch.setattr(files, "link", lose_source)
     log = a_log(tmp_path)
     put(log, ("a", "1"))
     with raises_error(SourceChangedError, path=str(WHERE), advice="run again"):
@@ -397,7 +403,7 @@ def test_segments_deleted_during_a_compaction_stay_readable(tmp_path: Path) -> N
             return super().compact(work, in_one_task)
 
     compact(log, model, How(engine=lambda _: Deleting()))
-    assert [each.key for each in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]
+    assert [record.key for record in in_ledger(log.directory)] == [b"0", b"1", b"2", b"3", b"a"]
 
 
 def test_keys_are_hashed_under_the_ledgers_own_key(tmp_path: Path) -> None:
@@ -431,7 +437,7 @@ def test_what_lies_below_the_start_in_a_message_set_is_not_compacted(tmp_path: P
     entries = [twin.wrapper(3, inner, twin.GZIP, magic=1)]
     partition = write_log(tmp_path, {0: entries, 4: [batch([Rec(offset=4, key=b"c")])]}, log_start=2)
     compact(opened(tmp_path), Model())
-    assert [each.offset for each in in_ledger(partition)] == [2, 3, 4]
+    assert [record.offset for record in in_ledger(partition)] == [2, 3, 4]
 
 
 def test_new_segments_are_by_default_like_those_of_a_log() -> None:

@@ -40,9 +40,9 @@ def test_an_entry_holds_hash_offset_deletion_and_time(by_time: bool) -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=by_time, buckets=1, capacity=100)
     assert add(collector, columns_of(records)) == []
     (blob,) = collector.finish()
-    found = {int(row[2]) >> 1: row for row in [list(map(int, row)) for row in blob.entries]}
+    rows = {int(row[2]) >> 1: row for row in [list(map(int, row)) for row in blob.entries]}
     for record in records:
-        row = found[record.offset]
+        row = rows[record.offset]
         data = np.frombuffer(bytearray(record.key or b"\0"), np.uint8)
         low, high = siphash128(data, 0, len(record.key), *map(np.uint64, HASH_KEY))
         assert row[:3] == [int(low), int(high), record.offset << 1 | (not record.value)]
@@ -64,9 +64,9 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
     blobs: list[EntryBlob] = []
     everything: dict[bytes, tuple[int, int]] = {}
     offset = 0
-    for each in batches:
+    for pairs in batches:
         records = []
-        for key, time in each:
+        for key, time in pairs:
             records.append(Rec(offset=offset, key=b"%d" % key, timestamp=time))
             before = everything.get(b"%d" % key, (-1, -1))
             everything[b"%d" % key] = max(before, (time if by_time else 0, offset))
@@ -76,8 +76,8 @@ def test_whatever_the_capacity_and_buckets_each_key_keeps_its_winner(
     blobs += (blob.copied() for blob in collector.finish())
     assert collector.emitted == sum(len(blob.entries) for blob in blobs)
     for blob in blobs:
-        mine = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
-        assert (mine * np.uint64(buckets) // np.uint64(KEY_INDEX_PARTITIONS) == blob.bucket).all()
+        partitions = blob.entries[:, 0] >> np.uint64(PARTITION_SHIFT)
+        assert (partitions * np.uint64(buckets) // np.uint64(KEY_INDEX_PARTITIONS) == blob.bucket).all()
     width = 4 if by_time else 3
     best, _ = latest_entry_of_each_key(blobs, width)
     assert sorted(offsets_of(best).tolist()) == sorted(offset for _, offset in everything.values())
@@ -104,8 +104,8 @@ def test_a_repeated_key_takes_one_entry() -> None:
     collector = EntryCollector(hash_key=HASH_KEY, by_time=False, buckets=2, capacity=1)
     for first in range(0, 20_000, 1000):
         assert not add(collector, records_of(["hot"] * 1000, first))
-    found = np.concatenate([blob.entries for blob in collector.finish()])
-    assert offsets_of(found).tolist() == [19_999]
+    entries = np.concatenate([blob.entries for blob in collector.finish()])
+    assert offsets_of(entries).tolist() == [19_999]
 
 
 def test_entries_beyond_the_capacity_are_emitted() -> None:
@@ -115,6 +115,6 @@ def test_entries_beyond_the_capacity_are_emitted() -> None:
         new = records_of([f"{first + n}" for n in range(1000)], first)
         blobs += add(collector, new)
     assert blobs
-    found = np.concatenate([blob.entries for blob in (*blobs, *collector.finish())])
-    assert sorted(offsets_of(found).tolist()) == list(range(20_000))
+    entries = np.concatenate([blob.entries for blob in (*blobs, *collector.finish())])
+    assert sorted(offsets_of(entries).tolist()) == list(range(20_000))
     assert collector.emitted == 20_000

@@ -32,11 +32,13 @@ def some_entries(count: int, words: int = 3) -> tuple[Words, np.ndarray]:
 
 
 def parts_of(folder: Path, entries: Words, bounds: np.ndarray, buckets: int) -> list[KeyIndexPart]:
-    each, parts = KEY_INDEX_PARTITIONS // buckets, []
+    per_bucket, parts = KEY_INDEX_PARTITIONS // buckets, []
     for bucket in range(buckets):
-        mine = bounds[bucket * each : (bucket + 1) * each + 1]
-        part = entries[mine[0] : mine[-1]]
-        parts.append(write_key_index_part(folder, part, mine - mine[0], bucket * each, "0"))
+        part_bounds = bounds[bucket * per_bucket : (bucket + 1) * per_bucket + 1]
+        part = entries[part_bounds[0] : part_bounds[-1]]
+        parts.append(
+            write_key_index_part(folder, part, part_bounds - part_bounds[0], bucket * per_bucket, "0")
+        )
     return parts
 
 
@@ -66,20 +68,20 @@ def test_what_was_written_in_parts_is_read_by_ranges(tmp_path: Path, buckets: in
 def test_large_ranges_come_some_partitions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_READ_BYTES", 1000)
     path, entries = written(tmp_path)
-    found = list(read_key_index(path, HASH_KEY, 3))
-    assert len(found) > 50 and np.array_equal(np.concatenate([each for _, each, _ in found]), entries)
-    for first, part, bounds in found:
+    ranges = list(read_key_index(path, HASH_KEY, 3))
+    assert len(ranges) > 50 and np.array_equal(np.concatenate([part for _, part, _ in ranges]), entries)
+    for first, part, bounds in ranges:
         partitions = (part[:, 0] >> np.uint64(54)).astype(np.int64) - first
         assert np.array_equal(np.searchsorted(partitions, np.arange(len(bounds))), bounds)
 
 
 def test_the_bytes_do_not_depend_on_the_number_of_buckets(tmp_path: Path) -> None:
-    one, _ = written(tmp_path / "one", buckets=1)
+    single, _ = written(tmp_path / "one", buckets=1)
     many, _ = written(tmp_path / "many", buckets=16)
-    assert one.read_bytes() == many.read_bytes()
+    assert single.read_bytes() == many.read_bytes()
 
 
-def test_an_index_without_entries_is_one(tmp_path: Path) -> None:
+def test_an_index_without_entries_is_valid(tmp_path: Path) -> None:
     path, _ = written(tmp_path, count=0)
     assert len(everything(path)) == 0
 

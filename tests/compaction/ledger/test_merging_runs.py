@@ -44,7 +44,7 @@ def test_runs_of_similar_size_are_merged() -> None:
 
 
 def test_no_more_than_max_runs_remain() -> None:
-    sizes = [10**each for each in range(10, 0, -1)]
+    sizes = [10**exponent for exponent in range(10, 0, -1)]
     assert ranges_to_merge(weights(*sizes)) == [(MAX_RUNS - 1, 10)]
 
 
@@ -73,14 +73,14 @@ WEIGHTS = st.lists(
 
 
 @given(WEIGHTS, st.integers(1, 8))
-def test_merged_ranges_are_disjoint_and_leave_few_runs(given_: list[Run], maximum: int) -> None:
-    found = ranges_to_merge(given_, maximum)
-    assert all(first < last for first, last in found)
-    assert all(one[1] <= other[0] for one, other in itertools.pairwise(found))
-    left = len(given_) - sum(last - first - 1 for first, last in found)
-    assert left <= max(maximum, 0) or not given_
-    for number, weight in enumerate(given_):
-        assert not weight.is_mostly_superseded or any(first <= number < last for first, last in found)
+def test_merged_ranges_are_disjoint_and_leave_few_runs(runs: list[Run], maximum: int) -> None:
+    ranges = ranges_to_merge(runs, maximum)
+    assert all(first < last for first, last in ranges)
+    assert all(earlier[1] <= later[0] for earlier, later in itertools.pairwise(ranges))
+    remaining = len(runs) - sum(last - first - 1 for first, last in ranges)
+    assert remaining <= max(maximum, 0) or not runs
+    for number, run_ in enumerate(runs):
+        assert not run_.is_mostly_superseded or any(first <= number < last for first, last in ranges)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=300))

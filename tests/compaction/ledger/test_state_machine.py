@@ -66,15 +66,15 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule(records=RECORDS, codec=st.sampled_from([0, 0, 2, 4]))
     def append(self, records: list[tuple[bytes | None, bytes | None, int]], codec: int) -> None:
-        made = [
+        appended = [
             Rec(offset=number, key=key, value=value, timestamp=NOW + time)
             for number, (key, value, time) in enumerate(records)
         ]
-        self.log.append(of_records(made, codec=codec))
+        self.log.append(of_records(appended, codec=codec))
         base = self.end
         self.appended += [
             Seen(offset=base + r.offset, timestamp=r.timestamp, key=r.key, value=r.value, leader_epoch=0)
-            for r in made
+            for r in appended
         ]
 
     @precondition(lambda self: self.model.best)
@@ -121,20 +121,20 @@ class CompactedLog(RuleBasedStateMachine):
     @rule(polls=st.integers(0, 3))
     def begin_reading(self, polls: int) -> None:
         reader = CompactedReader(self.log, buffer_bytes=200)
-        expected, horizon, found = self.model.view(), self.model.horizon, list[Seen]()
+        expected, horizon, records_read = self.model.view(), self.model.horizon, list[Seen]()
         if not expected and not horizon:
             return
-        self.reading = (reader, expected, found, horizon)
+        self.reading = (reader, expected, records_read, horizon)
         self._read(polls)
 
     def _read(self, polls: int) -> None:
         assert self.reading is not None
-        reader, _, found, _ = self.reading
+        reader, _, records_read, _ = self.reading
         for _ in range(polls):
             polled = reader.poll(max_bytes=200)
             if polled is None:
                 return
-            found += [_of(polled, row) for row in range(len(polled))]
+            records_read += [_of(polled, row) for row in range(len(polled))]
 
     @precondition(lambda self: self.reading is not None)
     @rule()
@@ -142,8 +142,8 @@ class CompactedLog(RuleBasedStateMachine):
         if self.reading is None:
             return
         self._read(10_000)
-        _, expected, found, horizon = self.reading
-        assert found == expected + self.appended[horizon:]
+        _, expected, records_read, horizon = self.reading
+        assert records_read == expected + self.appended[horizon:]
         self.reading = None
 
     @invariant()
@@ -174,7 +174,7 @@ def _of(polled: object, row: int) -> Seen:
 
 
 @pytest.mark.random
-def test_a_compacted_log_is_a_dict_and_the_rest_of_a_list() -> None:
+def test_the_ledger_is_a_dict_and_the_view_adds_the_rest_of_a_list() -> None:
     run_state_machine_as_test(
         CompactedLog,
         settings=settings(
