@@ -61,5 +61,5 @@ print(gc.get_freeze_count(), seen())
 
 def test_what_was_there_is_left_out_until_it_is_given_up() -> None:
     """In a process of its own: this one has frozen objects already."""
-    done = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["True True True", "0 None"], done.stderr
+    completed = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=False)
+    assert completed.stdout.splitlines() == ["True True True", "0 None"], completed.stderr

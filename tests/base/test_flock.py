@@ -13,9 +13,9 @@ from tests.support.descriptors import descriptors_of
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "file"
-    made.write_bytes(b"x")
-    return made
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    return file
 
 
 def test_many_readers_exclude_a_removal(path: Path) -> None:

@@ -41,5 +41,5 @@ def test_a_lock_of_another_process(tmp_path: Path) -> None:
 
 def locked_from_outside(path: Path) -> bool:
     program = f"from siltstone.base import files\nprint(files.is_locked({str(path)!r}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return done.stdout == "True\n"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return completed.stdout == "True\n"

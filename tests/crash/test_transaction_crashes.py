@@ -65,7 +65,7 @@ class Undisturbed:
         self.table = table(self.living.partition)
         with recorded(path) as self.recording:
             clean(self.living, self.limits)
-        self.left = committed(self.living.partition)
+        self.remaining = committed(self.living.partition)
 
     def limits_of(self, living: Living) -> RunLimits:
         """As little room as its groups need; those that were swapped become larger groups of the next run."""
@@ -81,7 +81,7 @@ class Undisturbed:
         if again:
             clean(living, self.limits_of(living))
             check_names(living.partition)
-            assert committed(living.partition) == self.left
+            assert committed(living.partition) == self.remaining
 
 
 def test_the_log_has_what_it_takes(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
 
 def failures(undisturbed: Undisturbed, variants: list[Variant], *, again: bool = True) -> Iterator[str]:
     """Every image that may be on disk: what is wrong on it, one line each."""
-    seen, recording = set[int](), undisturbed.recording
+    images, recording = set[int](), undisturbed.recording
     for count in boundaries(len(recording.steps) + 1):
         disk = Disk(recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if not disk.build(mixed, seen):
+            if not disk.build(mixed, images):
                 continue
             try:
                 undisturbed.start_and_check(undisturbed.living, again=again and count % 3 == 0)

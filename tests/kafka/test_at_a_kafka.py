@@ -43,14 +43,14 @@ def test_groups_of_a_kafka(kafka: Broker, run: Command) -> None:
     )
     consumer.commit(offsets=[ClientPartition("orders", 0, 3)], asynchronous=False)
     consumer.close()
-    done = run("groups", "--bootstrap-server", kafka.bootstrap)
-    assert done.status == 0, done.err
-    assert [line.split() for line in done.lines] == [
+    result = run("groups", "--bootstrap-server", kafka.bootstrap)
+    assert result.status == 0, result.err
+    assert [line.split() for line in result.lines] == [
         "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID".split(),
         ["billing", "orders", "0", "3", "5", "2", "-", "-", "-"],
     ]
     assert run("groups", "--bootstrap-server", kafka.bootstrap, "--list").lines == ["billing"]
     (group,) = run("groups", "--bootstrap-server", kafka.bootstrap, "--json").document["groups"]
     assert (group["name"], group["type"], group["state"]) == ("billing", "Classic", "Empty")
-    done = run("groups", "--bootstrap-server", kafka.bootstrap, "--group", "nope")
-    assert (done.status, "(GROUP_ID_NOT_FOUND)" in done.err) == (1, True)
+    result = run("groups", "--bootstrap-server", kafka.bootstrap, "--group", "nope")
+    assert (result.status, "(GROUP_ID_NOT_FOUND)" in result.err) == (1, True)

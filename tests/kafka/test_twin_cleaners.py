@@ -35,7 +35,7 @@ each_time = pytest.mark.parametrize("time", [0, 1], ids=["first", "second"])
 def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
     """Written, stopped, copied, cleaned by the broker, twice; what the broker cleans it goes on with."""
     root = tmp_path_factory.mktemp("twins")
-    found = []
+    pairs = []
     with HostedBroker(root / "live") as broker:
         for topic in TOPICS:
             broker.create_topic(topic.name, 1, topic.config)
@@ -47,8 +47,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
             before = copy_of(broker.log_dirs[0], root / f"before-{time}")
             broker.start()
             let_the_broker_clean(broker, before)
-            found.append(Twins(before=before, after=copy_of(broker.log_dirs[0], root / f"after-{time}")))
-    return found
+            pairs.append(Twins(before=before, after=copy_of(broker.log_dirs[0], root / f"after-{time}")))
+    return pairs
 
 
 @each_time

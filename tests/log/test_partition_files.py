@@ -201,8 +201,8 @@ def test_only_deleted_files_may_vanish_during_a_listing(
 def test_the_kinds_of_files(tmp_path: Path) -> None:
     for number, make in enumerate(KINDS.values()):
         make(tmp_path / str(number))
-    found = files.list_all(tmp_path)
-    kinds = [found[str(number)].kind for number in range(len(KINDS))]
+    entries = files.list_all(tmp_path)
+    kinds = [entries[str(number)].kind for number in range(len(KINDS))]
     assert kinds == ["symbolic link", "symbolic link", "FIFO", "socket", "directory"]
 
 

@@ -66,8 +66,8 @@ def test_records_are_those_of_a_plain_list(seed: int, count: int, size: int, dat
         records = [record for _, entry in entries_of(directory) for record in entry.records]
         want = [r for r in records if start <= r.offset and (end is None or r.offset < end)]
         reader = LogReader(FixedLog(view), start, end=end, buffer_bytes=size)
-        found = [record for polled in reader for record in records_of(polled.columns)]
-        assert found == want
+        returned = [record for polled in reader for record in records_of(polled.columns)]
+        assert returned == want
         assert reader.poll() is None
         assert reader.offset >= start
 
@@ -77,21 +77,21 @@ def test_golden_logs_are_read_whole_and_windows_can_be_kept(golden: Path, size: 
     for name in [*legacy_names(golden), *case_names(golden)[::4]]:
         directory = golden / name / "before"
         windows = list(LogReader(FixedLog(view_of(directory)), buffer_bytes=size))
-        found = [record for window in windows for record in records_of(window.columns)]
+        records = [record for window in windows for record in records_of(window.columns)]
         control = control_offsets(golden / name / "records_before.jsonl")
         want = [r for _, entry in entries_of(directory) for r in entry.records if r.offset not in control]
-        assert found == want, name
+        assert records == want, name
 
 
 def control_offsets(listing: Path) -> set[int]:
     """Offsets in control batches by Kafka's own listing."""
-    found, inside = set(), False
+    control, inside = set(), False
     for line in read_records(listing):
         if line["t"] == "batch":
             inside = line.get("isControl", False)
         elif line["t"] == "rec" and inside:
-            found.add(line["offset"])
-    return found
+            control.add(line["offset"])
+    return control
 
 
 def kafkas_outcome(listing: Path) -> tuple[list[int], list[int], int | None]:
@@ -152,11 +152,11 @@ def transactions(tmp_path: Path) -> FixedLog:
         return batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
 
     def marker(at: int, producer: int, commit: bool) -> bytes:
-        made = end_transaction_marker(
+        marker_batch = end_transaction_marker(
             is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
         )
-        made[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
-        return made.tobytes()
+        marker_batch[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
+        return marker_batch.tobytes()
 
     batches = [
         *(data(0, 7, 2), marker(2, 7, False), data(3, 7), data(4, 8), one(5, "plain"), data(6, 8)),

@@ -41,22 +41,22 @@ def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
     data = of_records(records, codec=codec, **shape)
     before = data.tobytes()
     validated = append(data, compression_type=compression)
-    wanted = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
+    topics_codec = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
     row = validated.batches[0]
-    assert row["attributes"] & 7 == wanted
+    assert row["attributes"] & 7 == topics_codec
     assert (row["producer_id"], row["producer_epoch"], row["base_sequence"]) == (9, 2, 5)
     assert (row["base_offset"], row["leader_epoch"], row["count"]) == (1000, 7, count)
     assert row["attributes"] & 16
     assert_in_order(validated)
-    plain = [
+    expected = [
         replace(record, size=0, offset=record.offset - 1000)
         for record in records_in(validated.data.tobytes())
     ]
-    assert plain == [
+    assert expected == [
         twin.Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
         for r in records
     ]
-    if wanted != codec:
+    if topics_codec != codec:
         assert data.tobytes() == before
     else:
         assert validated.data is data
@@ -72,10 +72,10 @@ def test_the_topics_compression_level(compression: str, fast: int, small: int) -
     sizes = [
         len(
             append(
-                data.copy(), compression_type=compression, **{f"compression_{compression}_level": each}
+                data.copy(), compression_type=compression, **{f"compression_{compression}_level": level}
             ).data
         )
-        for each in (fast, small)
+        for level in (fast, small)
     ]
     assert sizes[0] > sizes[1]
 

@@ -37,16 +37,16 @@ def write(tmp_path: Path, data: bytes) -> Path:
 
 def batches_of(path: Path, window_size: int, size: int | None = None) -> list[bytes]:
     """Every batch's bytes, copied out of its window."""
-    found = []
+    batches = []
     with files.Reader(path) as reader:
         for window in windows(reader, window_size=window_size, end=size):
             at = window.origin
             for row in window.batches:
                 start = int(row["position"])
                 assert at == window.origin + start
-                found.append(window.data[start : start + int(row["size"])].tobytes())
+                batches.append(window.data[start : start + int(row["size"])].tobytes())
                 at += int(row["size"])
-    return found
+    return batches
 
 
 SAMPLE = [
@@ -115,8 +115,8 @@ def test_a_zeroed_tail_is_damage(tmp_path: Path) -> None:
 
 
 def only_segment(partition: Path) -> Segment:
-    (found,) = list_segments(partition)
-    return found
+    (segment,) = list_segments(partition)
+    return segment
 
 
 @pytest.mark.parametrize("change", ["size", "time", "inode"])
@@ -148,12 +148,12 @@ def test_segments_are_listed_by_base_offset_without_files_of_a_swap(tmp_path: Pa
     (partition / "notes").mkdir()
     (partition / "more").symlink_to("notes")
     (partition / f"{30:020d}.index").unlink()
-    found = list_segments(partition)
-    assert [segment.base_offset for segment in found] == [0, 4, 30]
-    assert [segment.time_index_size for segment in found] == [12, 12, 12]
-    assert found[0].size == len(one(0, "a"))
-    assert [floor_segment_index(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
-    assert floor_segment_index(found[1:], 3) == -1
+    segments = list_segments(partition)
+    assert [segment.base_offset for segment in segments] == [0, 4, 30]
+    assert [segment.time_index_size for segment in segments] == [12, 12, 12]
+    assert segments[0].size == len(one(0, "a"))
+    assert [floor_segment_index(segments, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert floor_segment_index(segments[1:], 3) == -1
 
 
 def test_the_largest_timestamp_is_that_of_the_time_index_or_the_file(tmp_path: Path) -> None:

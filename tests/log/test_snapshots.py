@@ -61,9 +61,9 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(flipped))
-    for each in damaged:
+    for variant in damaged:
         with pytest.raises(CorruptFileError):
-            read_snapshot(each, "x.snapshot")
+            read_snapshot(variant, "x.snapshot")
 
 
 def test_a_wrong_checksum_is_placed() -> None:

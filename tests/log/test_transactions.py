@@ -84,11 +84,11 @@ def by_hand(events: list[Event]) -> tuple[list[int], list[int], list[int]]:
         if event.kind == DATA:
             data.setdefault(event.producer, []).append(offset)
         elif event.kind in (COMMIT, ABORT):
-            mine = data.pop(event.producer, [])
-            if not mine:
+            offsets = data.pop(event.producer, [])
+            if not offsets:
                 empty.append(offset)
             elif event.kind == ABORT:
-                aborted += mine
+                aborted += offsets
                 entries.append(offset)
     return sorted(aborted), empty, entries
 
@@ -101,11 +101,11 @@ def follow(
     for data in parts:
         window = np.frombuffer(data, np.uint8)
         batches = scan_batches(window).batches
-        found = scan.follow(window, batches)
-        assert found is not None
+        outcome = scan.follow(window, batches)
+        assert outcome is not None
         offset = int(batches["base_offset"][0])
-        aborted += [offset] * bool(found[0][0])
-        empty += [offset] * bool(found[1][0])
+        aborted += [offset] * bool(outcome[0][0])
+        empty += [offset] * bool(outcome[1][0])
     return aborted, empty
 
 
@@ -131,15 +131,15 @@ def test_segments_and_groups_see_what_one_pass_sees(
         follow(scan, events, edges[segment], edges[segment + 1])
         summaries.append(scan.summary(bases[segment]))
     start_state = combine_summaries(summaries[::-1], [bases[group] for group in groups])
-    seen: tuple[list[int], list[int], list[int]] = ([], [], [])
+    totals: tuple[list[int], list[int], list[int]] = ([], [], [])
     for number, group in enumerate(groups):
         behind = groups[number + 1] if number + 1 < len(groups) else len(bases)
         scan = TransactionScan(aborted, start_state.get(number, NO_TRANSACTIONS))
-        mine, empty = follow(scan, events, edges[group], edges[behind])
+        aborted_here, empty = follow(scan, events, edges[group], edges[behind])
         entries = np.frombuffer(scan.completed_index(), TRANSACTION_ENTRY)
-        for whole, part in zip(seen, (mine, empty, entries["last_offset"].tolist()), strict=True):
+        for whole, part in zip(totals, (aborted_here, empty, entries["last_offset"].tolist()), strict=True):
             whole.extend(part)
-    assert seen == by_hand(events)
+    assert totals == by_hand(events)
 
 
 @contextlib.contextmanager
@@ -293,5 +293,5 @@ def test_a_control_record_without_a_key_is_damage() -> None:
 
 def test_an_end_at_the_largest_offset_is_no_bug() -> None:
     """A forged entry; who reads it compares it with the markers."""
-    found = AbortedTransactions.from_transactions([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
-    assert (found.first_offset.tolist(), found.last_offset.tolist()) == ([0], [2**63 - 1])
+    transactions = AbortedTransactions.from_transactions([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
+    assert (transactions.first_offset.tolist(), transactions.last_offset.tolist()) == ([0], [2**63 - 1])

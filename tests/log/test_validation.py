@@ -63,7 +63,7 @@ def test_log_append_time(count: int, codec: int) -> None:
     data = sent(count, codec=codec, first_time=5)
     validated = append(data, now_ms=TIME + 9, message_timestamp_type="LogAppendTime")
     assert validated.max_timestamp == TIME + 9
-    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME + 9}
+    assert {stored.timestamp for stored in records_in(validated.data.tobytes())} == {TIME + 9}
     assert_in_order(validated)
 
 
@@ -296,7 +296,7 @@ def test_bits_that_only_the_log_gives_are_taken_off(
     validated = append(data, compression_type=compression, message_timestamp_after_max_ms=count)
     assert not int(validated.batches["attributes"][0]) & 0x48
     assert validated.max_timestamp == TIME + count - 1
-    assert [each.timestamp for each in records_in(validated.data.tobytes())] == [
+    assert [stored.timestamp for stored in records_in(validated.data.tobytes())] == [
         TIME + i for i in range(count)
     ]
     assert_in_order(validated)
@@ -307,9 +307,9 @@ def test_what_a_rewritten_header_keeps() -> None:
     odd = edited(sent(1), 21, 0x4000 | 0x80, 2)
     assert int(append(odd.copy()).batches["attributes"][0]) == 0x4080
     assert int(append(edited(odd, 35, 5, 8)).batches["attributes"][0]) == 0
-    given = append(odd.copy(), message_timestamp_type="LogAppendTime")
-    assert int(given.batches["attributes"][0]) == 8
-    assert_in_order(given)
+    validated = append(odd.copy(), message_timestamp_type="LogAppendTime")
+    assert int(validated.batches["attributes"][0]) == 8
+    assert_in_order(validated)
 
 
 @pytest.mark.parametrize("codec", [0, 4])

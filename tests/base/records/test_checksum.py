@@ -29,7 +29,7 @@ from tests.support.records.arrays import array, scanned
 INT64 = np.int64
 
 
-def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
+def kernel_checksums(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
     """The kernel's sums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
@@ -41,23 +41,23 @@ def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) 
 def test_the_check_values() -> None:
     assert twin.crc32c(b"123456789") == 0xE3069283
     assert twin.crc32(b"123456789") == 0xCBF43926
-    assert each(b"123456789", [(0, 9)], CRC32C_TABLES) == [0xE3069283]
-    assert each(b"123456789", [(0, 9)], CRC32_TABLES) == [0xCBF43926]
+    assert kernel_checksums(b"123456789", [(0, 9)], CRC32C_TABLES) == [0xE3069283]
+    assert kernel_checksums(b"123456789", [(0, 9)], CRC32_TABLES) == [0xCBF43926]
 
 
 @pytest.mark.parametrize(
-    ("tables", "library", "plain"),
+    ("tables", "library", "reference"),
     [(CRC32C_TABLES, crc32c, twin.crc32c), (CRC32_TABLES, zlib.crc32, twin.crc32)],
     ids=["crc32c", "crc32"],
 )
 def test_kernel_library_and_twin_agree_at_every_length_and_start(
-    tables: checksum.Checksums, library: Callable[[bytes], int], plain: Callable[[bytes], int]
+    tables: checksum.Checksums, library: Callable[[bytes], int], reference: Callable[[bytes], int]
 ) -> None:
     data = random.Random(7).randbytes(80)
     spans = [(start, start + length) for start in range(9) for length in range(66)]
-    want = [plain(data[start:end]) for start, end in spans]
-    assert each(data, spans, tables) == want
-    assert [library(data[start:end]) for start, end in spans] == want
+    expected = [reference(data[start:end]) for start, end in spans]
+    assert kernel_checksums(data, spans, tables) == expected
+    assert [library(data[start:end]) for start, end in spans] == expected
 
 
 @pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")

@@ -46,7 +46,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
     log = empty + log + empty + twin.batch([ONE], base_offset=400)
     window, batches = scanned(log)
     columns = decode_records(window, batches)
-    assert records_of(columns) == [found for entry in twin.decode_log(log) for found in entry.records]
+    assert records_of(columns) == [record for entry in twin.decode_log(log) for record in entry.records]
     assert columns.batch.tolist() == [row for row in range(1, 6) for _ in range(5)] + [7]
     for row in range(len(columns)):
         start, size = int(columns.start[row]), int(columns.size[row])

@@ -39,9 +39,9 @@ def test_java_client(version: str, pair: Pair) -> None:
         return
     libs = libs_of(HERE / f"clients-{version}" / "pom.xml", "kafka-clients")
     command = java_command(str(HERE / "Clients.java"), *arguments, libs=libs)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == list(expected())
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert completed.stdout.splitlines() == list(expected())
 
 
 def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

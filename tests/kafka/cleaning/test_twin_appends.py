@@ -160,17 +160,17 @@ def twins(served: Served, folder: Path) -> Twins:
 
 def differing(kafka: Outcome, ours: Outcome) -> set[str]:
     """What is not the same, by name."""
-    found = set() if kafka.given == ours.given else {"answers"}
+    names = set() if kafka.given == ours.given else {"answers"}
     if len(kafka.stored) != len(ours.stored):
-        return found | {"how much is stored"}
-    for theirs, mine in zip(kafka.stored, ours.stored, strict=True):
-        found |= {name for name in STORED_FIELDS if getattr(theirs, name) != getattr(mine, name)}
-    return found
+        return names | {"how much is stored"}
+    for theirs, own in zip(kafka.stored, ours.stored, strict=True):
+        names |= {name for name in STORED_FIELDS if getattr(theirs, name) != getattr(own, name)}
+    return names
 
 
 def is_deliberate(difference: Difference, kafka: Outcome, ours: Outcome) -> bool:
     """Does it say just that?"""
-    codes = {each.code for each in kafka.given}, {each.code for each in ours.given}
+    codes = {answer.code for answer in kafka.given}, {answer.code for answer in ours.given}
     if not (codes[0] <= difference.kafka and codes[1] <= difference.ours):
         return False
     if not difference.stored:
@@ -213,10 +213,12 @@ def test_kafkas_tool_finds_nothing_wrong_with_our_logs(twins: Twins, folder: Pat
 
 def test_rows_are_of_every_kind(twins: Twins) -> None:
     """A broker that refuses everything, or a table that has lost its rows, would agree with anybody."""
-    codes = Counter(each.code for outcome in twins.kafka.values() for each in outcome.given)
+    codes = Counter(answer.code for outcome in twins.kafka.values() for answer in outcome.given)
     assert {-1, 0, 2, 10, 18, 32, 45, 47, 53, 76, 87} <= set(codes), codes
     assert min(codes[0], codes[87]) > 100
-    kinds = {kind for outcome in twins.ours.values() for each in outcome.given for _, kind in each.refused}
+    kinds = {
+        kind for outcome in twins.ours.values() for answer in outcome.given for _, kind in answer.refused
+    }
     assert kinds == {"keyless", "time", "time type"}
 
 

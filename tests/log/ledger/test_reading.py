@@ -135,7 +135,7 @@ def test_a_newer_ledger_is_read_only_below_where_the_log_was_to_be_read(
     in_log = "4:e1 5:b- 6:f1 7:c2 8:g1".split()
     expected = ["0:a1", "3:d1", *in_log]
     for offset in range(9):
-        assert continued(log, offset, 4) == [each for each in expected if int(each[0]) >= offset]
+        assert continued(log, offset, 4) == [record for record in expected if int(record[0]) >= offset]
 
 
 def test_the_log_itself_continues_below_a_newer_horizon(log: PartitionLog) -> None:
@@ -282,11 +282,11 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
             originals += [
                 Rec(
                     offset=appended.first_offset + row,
-                    key=each.key,
-                    value=each.value,
-                    timestamp=each.timestamp,
+                    key=record.key,
+                    value=record.value,
+                    timestamp=record.timestamp,
                 )
-                for row, each in enumerate(records)
+                for row, record in enumerate(records)
             ]
             if rng.random() < 0.15:
                 plainly.compact(log, name=str(number), merge_runs=rng.random() < 0.4, codec=rng.randrange(5))
@@ -295,9 +295,9 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
         start = data.draw(st.integers(0, log.log_end_offset))
         end = data.draw(st.none() | st.integers(start, log.log_end_offset + 3))
         with CompactedReader(log, start, end=end, buffer_bytes=size) as reader:
-            found = plainly.recs_of(reader)
+            returned = plainly.recs_of(reader)
         last = log.log_end_offset if end is None else end
-        assert found == [each for each in expected if start <= each.offset < last]
+        assert returned == [record for record in expected if start <= record.offset < last]
         log.close()
 
 
@@ -341,14 +341,14 @@ def test_a_reader_continues_in_the_ledger_it_began_with(log: PartitionLog) -> No
     many(log)
     plainly.compact(log)
     with log.reader(read_compacted=True, buffer_bytes=1) as reader:
-        first = [shown(each) for each in islice(reader.records(), 3)]
+        first = [shown(record) for record in islice(reader.records(), 3)]
         for turn in "23":
             many(log, value=turn)
             plainly.compact(log, name=turn, merge_runs=True)
         assert {"ledger-0.json", "generation-0", "ledger-2.json"} <= held(log)
         assert "ledger-1.json" not in held(log)
         rest = plainly.recs_of(reader)
-    offsets = [int(each.split(":")[0]) for each in first] + [each.offset for each in rest]
+    offsets = [int(record.split(":")[0]) for record in first] + [record.offset for record in rest]
     assert offsets == list(range(60))
     LedgerStore(log.directory).delete_unused()
     assert held(log) == {"cursor.json", "ledger-2.json", "generation-2"}
@@ -446,9 +446,9 @@ def test_a_ledger_of_more_than_the_log_has_is_refused(log: PartitionLog) -> None
     many(log, 10)
     plainly.compact(log)
     cursor = log.directory / ".compacted" / "cursor.json"
-    kept = cursor.read_bytes()
+    original = cursor.read_bytes()
     log.truncate_to(8)
-    cursor.write_bytes(kept)
+    cursor.write_bytes(original)
     with raises_error(
         LedgerError, path=cursor.with_name("ledger-0.json"), about="below 10, but the log ends at 8"
     ):
@@ -521,11 +521,11 @@ def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"?")
     reader = log.reader(read_compacted=True)
-    found = []
+    offsets = []
     with raises_error(LedgerError, path=path):
         for record in reader.records():
-            found.append(record.offset)
-    assert found == [0, 1, 2, 3, 4, 5]
+            offsets.append(record.offset)
+    assert offsets == [0, 1, 2, 3, 4, 5]
 
 
 # By other doors
@@ -536,18 +536,18 @@ def test_the_checksum_of_a_segment_is_computed_while_the_one_before_it_is_read(
 ) -> None:
     many(log, 18)
     plainly.compact(log)
-    seen: dict[str, str] = {}
+    thread_names: dict[str, str] = {}
     real = holding.file_checksum
 
     def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
         if reader.path.endswith(".log"):
-            assert reader.path not in seen, "once each"
-            seen[reader.path] = threading.current_thread().name
+            assert reader.path not in thread_names, "once each"
+            thread_names[reader.path] = threading.current_thread().name
         return real(reader, over)
 
     monkeypatch.setattr(holding, "file_checksum", summing)
     assert len(view(log)) == 18
-    first, *others = seen.values()
+    first, *others = thread_names.values()
     assert first == threading.current_thread().name
     assert len(others) >= 2 and all(other.startswith("ledger") for other in others)
 
