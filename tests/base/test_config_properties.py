@@ -37,7 +37,7 @@ log.cleaner.enable=true
 """
 
 
-def test_the_whole_format() -> None:
+def test_a_file_may_use_all_of_the_properties_format() -> None:
     properties = parse_server_properties(SAMPLE, "server.properties")
     config = Config(static=properties)
     assert config["process.roles"] == ("broker", "controller")
@@ -95,7 +95,7 @@ def utf16_units(text: str) -> list[int]:
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1))
-def test_escapes_come_back(text: str) -> None:
+def test_escaped_text_is_read_as_it_was(text: str) -> None:
     properties = parse_server_properties(f"log.dirs={escaped('/' + text + '/')}", "s")
     assert properties["log.dirs"].value == ("/" + text + "/",)
 

@@ -135,7 +135,7 @@ APART = {"min.insync.replicas", "segment.bytes", "internal.segment.bytes"}
 
 
 def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
-    """Kafka 4.3 said what is in force for each topic and where it came from; so do we."""
+    """Kafka 4.3 described each topic's settings and their sources; ours are the same."""
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))
     dynamic = case["broker_dynamic"]
     broker = Config(

@@ -60,7 +60,7 @@ def decoded_types(path: Path) -> Iterator[type]:
 
 
 def is_decoded(kind: type) -> bool:
-    """Is it a class that msgspec looks at the fields of?"""
+    """Is ``kind`` a class of which msgspec inspects the fields?"""
     return hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__")
 
 

@@ -428,7 +428,7 @@ def test_where_mounts_cannot_be_read_the_file_system_is_unknown(monkeypatch: pyt
 
 
 def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
-    """What a thread's work ends with; one that waits for a writer is let go, and fails the test."""
+    """What a call in a thread ends with; a call that waits for a writer is released, and fails the test."""
     ended: list[BaseException | None] = []
 
     def run() -> None:

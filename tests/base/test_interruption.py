@@ -1,4 +1,4 @@
-"""What a signal does to a command, without Spark: who is told, what waits, an end that nothing holds up."""
+"""What a signal does to a command, without Spark: what is interrupted, what waits, what nothing delays."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ main.main()
 
 
 def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
-    """Whoever has standard output reads nothing of it, and the command waits to write."""
+    """The reader of standard output reads nothing, and the command waits to write."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -261,7 +261,7 @@ def test_an_interrupt_between_two_handlers_leaves_none_of_a_section(
 
 
 def test_a_handler_that_python_does_not_know_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
+    """A handler that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
     before = signal.getsignal(INT)
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
     with InterruptHandler().critical():

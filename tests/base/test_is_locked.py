@@ -9,7 +9,7 @@ from pathlib import Path
 from siltstone.base import files
 
 
-def test_a_lock_of_this_process(tmp_path: Path) -> None:
+def test_a_lock_of_this_process_is_seen_and_not_dropped(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     assert not files.is_locked(path) and not path.exists()
     path.touch()

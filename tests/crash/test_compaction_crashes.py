@@ -43,7 +43,7 @@ SMALL = CompactionSettings(segment_bytes=300, index_interval=50)
 
 @dataclass(frozen=True)
 class NamedLogOnDisk(LogOnDisk):
-    """The same with a name, as a compactor needs it."""
+    """A log on disk with a name, as a compactor needs it."""
 
     topic_partition: TopicPartition = WHERE
 

@@ -104,7 +104,7 @@ def test_the_test_notices_files_that_are_still_there(tmp_path: Path, monkeypatch
 
 
 def record_unchecked(root: Path) -> tuple[Recording, dict[bytes | None, bytes]]:
-    """As ``record``, whatever it ends with."""
+    """As ``record``, whatever the status of the erasure."""
     remaining = prepare(root)
     with recorded(root) as recording:
         run(root)

@@ -131,7 +131,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_second_crash_while_it_starts_or_runs_again(tmp_path: Path, name: str) -> None:
+def test_a_second_crash_during_the_start_or_the_next_run(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     known = record(scenario, tmp_path / "undisturbed")
     for number in range(examples(12)):

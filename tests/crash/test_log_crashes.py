@@ -75,7 +75,7 @@ def mixed(count: int) -> list[Variant]:
 def failures(
     recording: Recording, counts: Iterable[int], variants: Callable[[int], list[Variant]] = mixed
 ) -> Iterator[str]:
-    """Start on every image; a line for each that is not as it was promised."""
+    """Start on every image; a line for each that breaks a promise."""
     images: dict[object, set[int]] = {}
     disk = Disk(recording, 0)
     for count in counts:
@@ -90,7 +90,7 @@ def failures(
 
 
 def description(recording: Recording, count: int, variant: Variant, error: Exception) -> str:
-    """Where it was, in one line."""
+    """Where the failure was and what it was, in one line."""
     steps = recording.steps
     what = steps[count].operation[:2] if count < len(steps) else "the end"
     doing = recording.said_by(count).doing
@@ -132,7 +132,7 @@ def second_crashes(recording: Recording, name: str) -> Iterator[tuple[int, Varia
 
 @pytest.mark.timeout(0 if ALL else 300)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_second_crash_while_it_recovers(once: Recorded, name: str) -> None:
+def test_a_second_crash_during_the_recovery(once: Recorded, name: str) -> None:
     recording, wrong = once(name), []
     for count, variant, second, amid in second_crashes(recording, name):
         Disk(second, amid).build(random.Random(f"{variant} {amid}").choice([KEEP, DROP, count * 1009 + amid]))
@@ -195,7 +195,7 @@ def test_the_harness_finds_what_is_taken_out(room: Path, name: str, monkeypatch:
 
 
 def without(recording: Recording, removed: list[int]) -> Recording:
-    """The same, with some operations never done."""
+    """The recording, with some operations never done."""
     steps = [step for number, step in enumerate(recording.steps) if number not in removed]
     marks = [
         (at - sum(number < at for number in removed), acknowledged) for at, acknowledged in recording.marks

@@ -43,14 +43,14 @@ def state_of(manager: LogManager) -> State:
 
 @dataclass(kw_only=True)
 class Run:
-    """A recorded run: after each acknowledged call, how many operations there were, what was to be seen."""
+    """A recorded run: after each acknowledged call, how many operations there were, and the state."""
 
     recording: Recording
     root: Path
     acknowledged: list[tuple[int, State]] = field(default_factory=list)
 
     def around(self, count: int) -> list[State]:
-        """What may be seen after the first ``count`` operations."""
+        """The states that may be on disk after the first ``count`` operations."""
         returned = [number for number, (steps, _) in enumerate(self.acknowledged) if steps <= count]
         return [state for _, state in self.acknowledged[returned[-1] : returned[-1] + 2]]
 
@@ -69,7 +69,7 @@ def run(root: Path, calls: list[Callable[[LogManager], object]]) -> Run:
 
 
 def lost(undisturbed: Run, count: int, variant: Variant, alike: set[int]) -> str | None:
-    """What is wrong with one thing that could be on disk; None: nothing, or it was looked at before."""
+    """What is wrong with one image of the disk; None: nothing, or an equal image was checked before."""
     if not Disk(undisturbed.recording, count).build(variant, alike):
         return None
     directories = [undisturbed.root / directory for directory in DIRECTORIES]
@@ -107,7 +107,7 @@ def synced(topic_partition: TopicPartition, count: int) -> Callable[[LogManager]
 EVENTS = TopicPartition("events", 0)
 
 
-def test_topics(tmp_path: Path) -> None:
+def test_changes_of_topics_are_whole_and_durable(tmp_path: Path) -> None:
     undisturbed = run(
         tmp_path / "data",
         [
@@ -133,7 +133,7 @@ def test_partitions_that_are_created_together(tmp_path: Path) -> None:
     assert all_lost(undisturbed) == []
 
 
-def test_records(tmp_path: Path) -> None:
+def test_acknowledged_changes_of_records_are_durable(tmp_path: Path) -> None:
     undisturbed = run(
         tmp_path / "data",
         [

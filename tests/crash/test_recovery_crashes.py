@@ -60,7 +60,7 @@ def recover(path: Path) -> list[tuple[str, int | None]]:
 
 
 def outcome(path: Path) -> dict[str, bytes]:
-    """What a finished start and stop leave, but for the marker's words: they tell of the way there."""
+    """What a finished start and stop leave, but for the marker's content, which depends on the way there."""
     return {name: b"" if name == MARKER else data for name, data in tree(path).items()}
 
 
@@ -77,7 +77,7 @@ class Raising:
 
 
 def crash_after(count: int, act: Callable[[], object]) -> bool:
-    """Do it, gone after ``count`` operations; did it come to that?"""
+    """Call ``act``, and stop it after ``count`` operations; whether it was stopped."""
     try:
         with files.observe(Raising(count)):
             act()

@@ -66,7 +66,7 @@ def write(path: Path, checkpoint: int | None = None) -> Path:
 
 
 def table_from(start: int) -> Table:
-    """What a reader ends with who begins at ``start``: the last value of each key, deleted ones left out."""
+    """The table of a reader that begins at ``start``: the last value of each key, deleted keys left out."""
     last_values = {
         key.encode(): value and value.encode()
         for base, rows in ROWS.items()
@@ -77,7 +77,7 @@ def table_from(start: int) -> Table:
 
 
 def check_log(partition: Path) -> None:
-    """It is in order, and it is the whole log from one of its segments on."""
+    """The log is in order, and it is whole from one of its segments on."""
     assert swap_leftovers(partition) == [] and not list(partition.glob("*.deleted"))
     bases = sorted(logs.logs_of(partition))
     assert {path.stem for path in partition.glob("*.index")} <= {f"{base:020d}" for base in bases}
@@ -170,7 +170,7 @@ def reopen_and_check(
         assert not (partition / ".siltstone").exists()
 
 
-def test_what_they_end_with(tmp_path: Path) -> None:
+def test_each_scenario_ends_with_its_segments(tmp_path: Path) -> None:
     for name, scenario in SCENARIOS.items():
         record(scenario, tmp_path / name)
         bases = sorted(logs.logs_of(tmp_path / name / "topic-0"))
@@ -241,7 +241,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     recording, ended = record(scenario, tmp_path / "undisturbed")
     for number in range(examples(12)):

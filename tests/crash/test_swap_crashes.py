@@ -177,7 +177,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
     assert crashes >= len(boundaries(60, stride))
 
 
-def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path) -> None:
     scenario = SCENARIOS["clean"]
     recording, before, ended = record(scenario, tmp_path / "undisturbed")
     rng = random.Random(11)

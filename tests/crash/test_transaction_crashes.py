@@ -49,7 +49,7 @@ def check_names(partition: Path) -> None:
 
 
 def copy_of(living: Living, path: Path) -> Living:
-    """The same log once more."""
+    """A copy of the log."""
     shutil.copytree(living.root, path)
     other = copy.copy(living)
     other.root, other.partition = path, path / living.partition.name
@@ -84,7 +84,7 @@ class Undisturbed:
             assert committed(living.partition) == self.remaining
 
 
-def test_the_log_has_what_it_takes(tmp_path: Path) -> None:
+def test_the_log_has_several_groups_and_aborts_across_them(tmp_path: Path) -> None:
     """Groups, an aborted transaction over several of them, entries that are carried over."""
     living = write(tmp_path / "log")
     expected = oracle.clean(living.partition, living.rules(ROUND))
@@ -110,7 +110,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, in_waves: bool) -> None
     assert crashes > (15 if THOROUGH else 1)
 
 
-def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path) -> None:
     undisturbed = Undisturbed(tmp_path / "undisturbed")
     total, rng = len(undisturbed.recording.steps), random.Random(12)
     for number in range(examples(20)):

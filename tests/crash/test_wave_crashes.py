@@ -33,7 +33,7 @@ Outcome = tuple[object, ...]
 
 @pytest.fixture(params=[False, True], ids=["whole groups", "ranges"])
 def is_cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Are groups cut into ranges, one for each batch?"""
+    """Whether groups are cut into ranges, one for each batch."""
     if request.param:
         cut_at_every_batch(monkeypatch)
     return bool(request.param)
@@ -94,7 +94,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
     assert outcomes["staged files"] > len(boundaries(len(recording.steps), STRIDE)) // 2, outcomes
 
 
-def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
+def test_crashes_of_one_run_after_another(tmp_path: Path) -> None:
     """Interrupted again and again, each time with some groups more."""
     recording, before, ended = record(tmp_path / "undisturbed")
     first_swap = _first_swap(recording)

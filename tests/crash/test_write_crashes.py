@@ -40,7 +40,7 @@ def readable(root: Path) -> list[list[bytes | None]]:
 
 
 def to_the_end(root: Path) -> list[list[bytes | None]]:
-    """The same beyond the high watermark."""
+    """The values of both partitions to the log's end, beyond the high watermark."""
     with ReadOnlyLogs([root], clock=CLOCK) as logs:
         views = [logs["users", n].view for n in range(2)]
         whole = [FixedLog(view._replace(high_watermark=view.log_end_offset)) for view in views]

@@ -31,11 +31,11 @@ def run(siltstone: Command) -> Command:
     return functools.partial(siltstone, stdin=LINES)
 
 
-def test_the_output_is_that_of_a_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:
+def test_the_output_at_a_kafka_is_that_of_its_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:
     assert_alike(run, kafka.bootstrap, tmp_path)
 
 
-def test_groups_of_a_kafka(kafka: Broker, run: Command) -> None:
+def test_the_groups_of_a_kafka_are_listed(kafka: Broker, run: Command) -> None:
     kafka.create_topic("orders", 2)
     kafka.produce("orders", [Sent(key=b"k", value=b"v")] * 5)
     consumer = Consumer(

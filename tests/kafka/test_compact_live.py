@@ -30,7 +30,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
+def test_a_running_kafka_is_compacted_and_keeps_its_settings(
+    broker: Broker, siltstone: Command, tmp_path: Path
+) -> None:
     for topic in ("by-files", "by-reading"):
         broker.create_topic(topic, configs=CONFIGS)
         # 44 superseded records in closed segments; after them keys that do not repeat.
@@ -64,7 +66,9 @@ def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> 
     assert not (tmp_path / "journal").exists()
 
 
-def test_a_run_that_is_ended_by_a_signal(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
+def test_settings_are_restored_after_a_run_that_a_signal_ends(
+    broker: Broker, siltstone: Command, tmp_path: Path
+) -> None:
     """All records are in the active segment, so that the run waits until it is ended."""
     journal = tmp_path / "journal"
     broker.create_topic("active", configs=CONFIGS | {"segment.ms": "500000"})

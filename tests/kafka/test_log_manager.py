@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
-    """Also: our ``meta.properties`` of a second directory, and our file in the root, are fine with it."""
+    """The broker also accepts our ``meta.properties`` of a second directory, and our file in the root."""
     first, second = tmp_path / "data", tmp_path / "more"
     broker = HostedBroker(first)
     with broker:

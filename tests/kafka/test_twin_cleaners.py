@@ -82,7 +82,7 @@ def test_an_open_transaction_ends_the_range(twins: list[Twins]) -> None:
         assert (end_of_cleaning(twins[0].before, topic) < bases[-1]) == topic.open, topic.name
 
 
-def test_there_was_something_to_clean(twins: list[Twins]) -> None:
+def test_the_topics_had_something_to_clean(twins: list[Twins]) -> None:
     for topic in TOPICS:
         assert len(segment_bases(twins[0].before, topic.name)) >= 4, topic.name
     aborted, markers, empty = 0, 0, 0

@@ -309,7 +309,7 @@ def test_offsets_and_producers_are_the_same(ours: Ours, served: Served) -> None:
 
 
 def test_the_broker_recovered_nothing(served: Served) -> None:
-    """It took every producer from the snapshot at the end, and complained of nothing."""
+    """The broker took every producer from the snapshot at the end, and logged no complaint."""
     lines = [line for line in served.log.splitlines() if "ours-" in line or "theirs-" in line]
     bad = (
         "Recovering unflushed",
@@ -341,7 +341,7 @@ def test_kafkas_tool_finds_nothing_wrong(ours: Ours, served: Served) -> None:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_both_go_on(served: Served, isolation: str) -> None:
+def test_consumers_and_siltstone_read_what_producers_add(served: Served, isolation: str) -> None:
     """What the broker's producers added comes behind the rest, and a read-only Siltstone sees it all."""
     for topic_partition in PARTITIONS:
         before, after = (

@@ -1,4 +1,4 @@
-"""Kafka's small text files: what is written is read again, garbage is said to be garbage."""
+"""Kafka's small text files: what is written is read again, garbage is refused."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
     log.close()
 
 
-def test_a_reader_and_truncations(tmp_path: Path) -> None:
-    """What is above the cut is told as it was or as it is written anew, never mixed up; the end comes."""
+def test_a_reader_continues_over_truncations(tmp_path: Path) -> None:
+    """Records above the cut are read as before it or as written anew, never mixed; the end is reached."""
     log = opened(tmp_path)
     reader, offsets = LogReader(log, reset="latest", buffer_bytes=700), list[int]()
 

@@ -135,7 +135,7 @@ def test_special_times(tmp_path: Path) -> None:
 def test_the_largest_timestamp_is_found_while_another_thread_renames_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a swap does: it opens the segment's files, and renames them just before this reader opens one."""
+    """As a swap does: the segment's files are opened, and renamed just before this reader opens one."""
     view = view_of(write_segments(tmp_path, {3: [one(3, "a")], 4: [one(4, "b")]}))
     real, renamed = files.Reader.__init__, list[str]()
 

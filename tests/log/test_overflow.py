@@ -136,7 +136,9 @@ def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> 
     assert not any("split" in note for note in again.notes)
 
 
-def test_after_a_clean_shutdown_it_is_split_only_if_an_index_is_invalid(tmp_path: Path) -> None:
+def test_after_a_clean_shutdown_an_overflowed_segment_is_split_only_if_an_index_is_invalid(
+    tmp_path: Path,
+) -> None:
     partition = wide_log(tmp_path)
     assert [segment.base_offset for segment in recover(partition, clean=True).segments] == [0, 4 * FAR]
     (partition / f"{0:020d}.index").unlink()

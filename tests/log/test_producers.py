@@ -53,7 +53,7 @@ def test_without_a_snapshot_the_whole_log_counts(tmp_path: Path) -> None:
     assert known(state)[1].last_sequence == 7
 
 
-def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
+def test_the_tail_after_an_old_snapshot_is_read(tmp_path: Path) -> None:
     log = {0: [of(0, 1)], 1: [of(1, 2)], 2: [of(2, 3), of(3, 2, 1)]}
     partition = logs.write_log(tmp_path / "log", log)
     (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0), entry(9, 0)]))
@@ -61,7 +61,7 @@ def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
     assert {who: e.last_offset for who, e in known(state).items()} == {1: 0, 2: 3, 3: 2, 9: 0}
 
 
-def test_a_snapshot_in_mid_segment_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_snapshot_in_mid_segment_is_continued(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [of(0, 1), of(1, 1, 1), of(2, 2)]})
     (partition / segment_file(2, "snapshot")).write_bytes(write_snapshot([entry(1, 1, timestamp_ms=77)]))
     state = state_of(partition)
@@ -80,7 +80,7 @@ def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
     assert state.end_offset == 8
 
 
-def test_which_producers_are_alive(tmp_path: Path) -> None:
+def test_recent_producers_and_those_in_a_transaction_are_active(tmp_path: Path) -> None:
     producers = {1: entry(1, 0, timestamp_ms=100), 2: entry(2, 1, timestamp_ms=101)}
     producers[3] = entry(3, 2, timestamp_ms=0, open_transaction_offset=2)
     state = ProducerStates(3, producers.values())
@@ -138,7 +138,7 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
     assert compared > 3
 
 
-def test_a_snapshot_beyond_the_logs_end_is_none_of_its(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_logs_end_is_not_used(tmp_path: Path) -> None:
     log = {0: [of(0, 1)], 1: [of(1, 2), of(2, 3, transactional=True)]}
     partition = logs.write_log(tmp_path / "log", log)
     (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0)]))

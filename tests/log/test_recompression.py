@@ -26,7 +26,7 @@ def test_each_codec_with_levels_has_a_setting_for_its_level() -> None:
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("compression", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
+def test_a_batch_is_recompressed_with_the_topics_codec(count: int, compression: str, codec: int) -> None:
     records = [
         Rec(
             offset=i,
@@ -65,7 +65,7 @@ def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
 @pytest.mark.parametrize(
     ("compression", "fast", "small"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -100, 19)]
 )
-def test_the_topics_compression_level(compression: str, fast: int, small: int) -> None:
+def test_the_topics_compression_level_is_used(compression: str, fast: int, small: int) -> None:
     words = b"so many words that are almost the same, but not in this order: "
     value = b"".join(words[i % 40 :] + words[: i * 7 % 60] for i in range(900))
     data = of_records([Rec(offset=0, key=b"k", value=value, timestamp=TIME)])
@@ -80,7 +80,7 @@ def test_the_topics_compression_level(compression: str, fast: int, small: int) -
     assert sizes[0] > sizes[1]
 
 
-def test_recompressed_under_log_append_time() -> None:
+def test_a_recompressed_batch_has_the_log_append_time() -> None:
     validated = append(sent(3, first_time=5), compression_type="zstd", message_timestamp_type="LogAppendTime")
     assert {record.timestamp for record in records_in(validated.data.tobytes())} == {TIME}
     assert_in_order(validated)

@@ -31,7 +31,7 @@ NOW = 1_700_000_001_000
 
 
 def write(path: Path, count: int = 30, per_segment: int = 10, **shape: Any) -> Path:
-    """Segments of ten one-record batches each."""
+    """Segments of ``per_segment`` one-record batches each."""
     batches = {
         base: [one(base + i, f"k{base + i}", "v" * 40, **shape) for i in range(per_segment)]
         for base in range(0, count, per_segment)
@@ -55,7 +55,7 @@ def recover(
 
 
 def settled(path: Path, **shape: Any) -> Path:
-    """The same as a clean stop leaves it."""
+    """The log that ``write`` makes, as a clean stop leaves it."""
     partition = write(path, **shape)
     recover(partition)
     return partition
@@ -109,7 +109,7 @@ def test_an_end_below_the_log_start_starts_empty_there(tmp_path: Path) -> None:
     assert not recovered.changed
 
 
-def test_a_log_start_above_the_active_base(tmp_path: Path) -> None:
+def test_a_log_start_above_the_active_base_keeps_all_segments(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     (partition / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 22\n")
     recovered = recover(partition, point=30, start=25)
@@ -155,7 +155,7 @@ def test_indexes_are_built_again_below_the_recovery_point(
 
 
 def test_an_index_whose_entries_do_not_ascend_is_built_again_after_a_crash(tmp_path: Path) -> None:
-    """Its last entry is right, and a start after a clean stop looks at that one only."""
+    """The last entry is right, and a start after a clean stop looks at the last one only."""
     partition = settled(tmp_path)
     before, path = tree(partition), partition / name(10, "index")
     data = path.read_bytes()
@@ -525,7 +525,7 @@ def indexes_of(partition: Path) -> dict[str, bytes]:
 
 
 def test_a_check_finds_an_index_entry_that_names_a_batch_in_a_value(tmp_path: Path) -> None:
-    """Whoever looks an offset up believes such an entry, as Kafka does: the log has to be read to tell."""
+    """A search for an offset uses such an entry, as in Kafka: only reading the log shows that it is wrong."""
     inner = one(5, "k", "inner")
     outer = batch([Rec(offset=4, key=b"k", value=b"x" * 40 + inner + b"x" * 40)])
     before = [one(offset, "k", "v" * 40) for offset in range(4)]

@@ -197,7 +197,7 @@ def test_a_disk_that_fails_goes_offline_alone(tmp_path: Path) -> None:
     assert read_checkpoint(bad / POINTS) == {(topic, 0): 20 for topic in "cde"}
 
 
-def test_a_marker_that_cannot_be_taken_away(tmp_path: Path) -> None:
+def test_a_marker_that_cannot_be_removed_takes_the_directory_offline(tmp_path: Path) -> None:
     path = write(tmp_path / "log")
     with files.observe(failing_at(path / MARKER)):
         (recovery,) = recover(path)

@@ -38,7 +38,7 @@ ENDLESS = 1 << 62
 def segments(
     *sizes: int, bases: Sequence[int] = (), times: Sequence[int] = ()
 ) -> tuple[SegmentMetadata, ...]:
-    """Segments of ten records each unless told; the last one is active."""
+    """Segments of ten records each unless ``bases`` say otherwise; the last one is active."""
     starts = list(bases) or [10 * number for number in range(len(sizes))]
     ends = [*starts[1:], starts[-1] + 10]
     return tuple(
@@ -54,7 +54,7 @@ def segments(
 
 
 def count(metadata: Sequence[SegmentMetadata], now_ms: int = 0, **options: object) -> int:
-    """How many go."""
+    """How many segments are deleted."""
     choices = {"config": DELETES, "log_start_offset": 0, "high_watermark": ENDLESS, **options}
     return len(segments_to_delete(metadata, now_ms=now_ms, **choices))  # type: ignore[arg-type]
 
@@ -303,7 +303,7 @@ def test_segments_that_a_broker_retained_are_retained(
 
 
 def test_what_kafka_retained_is_retained(golden: Path, tmp_path: Path) -> None:
-    """Its own results are retained no further, but where an emptied segment held the expired ones back."""
+    """Kafka's results lose no more segments, but where an emptied segment held expired ones back."""
     held_back = {}
     for name in golden_sets.case_names(golden):
         case = golden_sets.load_case(golden, name)

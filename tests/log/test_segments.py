@@ -91,7 +91,7 @@ def test_every_truncation_is_reported_with_its_position(tmp_path: Path, window_s
 
 @pytest.mark.parametrize("window_size", [80, 4096])
 def test_every_flipped_byte_of_a_batch_is_reported(tmp_path: Path, window_size: int) -> None:
-    """But for the base offset and the leader epoch, which no checksum covers."""
+    """The base offset and the leader epoch are left out, which no checksum covers."""
     start, size = len(SAMPLE[0]), len(SAMPLE[1])
     for at in [*range(8, 12), *range(16, 61), *range(61, size, 9)]:
         data = bytearray(b"".join(SAMPLE[:3]))
@@ -206,7 +206,7 @@ def test_a_new_segment_was_modified_when_it_was_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("time", "largest"), [(1, 1), (0, None), (-1, None)])
-def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
+def test_the_largest_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
     segment = live_segment(tmp_path, time)
     assert segment.largest_timestamp == (segment.modified_ms if largest is None else largest)
 

@@ -30,7 +30,7 @@ INT64 = np.int64
 
 
 def kernel_checksums(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
-    """The kernel's sums of ``data[start:end]``."""
+    """The kernel's checksums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
     crc_of_ranges(array(data), starts, ends, tables, out)
@@ -77,7 +77,7 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
 @pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")
 @pytest.mark.parametrize("shortest", [0, 1, 2])
 def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> None:
-    """Whatever the arrays hold beyond the three."""
+    """Whatever the arrays hold behind the three ranges."""
     data = random.Random(9).randbytes(200)
     ends = np.array([100, 100, 100, 200], INT64)
     ends[shortest] = 9

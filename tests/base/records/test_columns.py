@@ -130,7 +130,7 @@ def test_every_reason_is_reached() -> None:
 
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (3, 2)])
-def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
+def test_offsets_that_do_not_ascend_are_refused(deltas: tuple[int, int]) -> None:
     log = twin.batch([twin.record(delta, 0, b"k", b"v") for delta in deltas], last_delta=9)
     with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
         decode_records(*scanned(log))

@@ -62,7 +62,7 @@ def outcome(bodies: Bodies, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> list[by
 
 @pytest.fixture(params=["libzstd", "without"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Everything that follows holds with and without it."""
+    """The tests that follow hold with and without libzstd."""
     if request.param == "without":
         monkeypatch.setattr(codecs_module, "_libzstd", None)
     yield request.param
@@ -157,7 +157,7 @@ def test_every_frame_is_bound_by_the_limit(library: str) -> None:
 
 
 def test_damaged_frames_have_the_same_outcome_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a bit that only newer libraries look at: then it is read as what it was."""
+    """But for a bit that only newer libraries check: an older one returns the original text."""
     dice, frames = random.Random(2), []
     for text in (texts(1)[0][:2000], bytes(3000), dice.randbytes(300), b"x"):
         for checked in (False, True):
@@ -214,7 +214,7 @@ def test_a_frame_that_declares_more_than_it_holds_is_refused(library: str) -> No
 
 
 def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
-    """Before a row of the columns is allocated."""
+    """The refusal comes before a row of the columns is allocated."""
     window, batches = laid_out([(twin.ZSTD, twin.compress(twin.ZSTD, bytes(70_000)))])
     batches["last_offset"] = 1 << 30
     for count, reason in ((10_001, "more records"), (10_000, "a record's")):

@@ -88,7 +88,7 @@ USUAL = {"last": 3, "reason": 1, "added": 1, "factor": 2}
 
 
 def write(folder: Path) -> None:
-    """The two files as they were first."""
+    """The two files before any change."""
     (folder / "user.py").write_text(USER)
     (folder / "table.py").write_text(TABLE.format(**USUAL))
 
@@ -129,7 +129,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def printed_lines(folder: Path) -> list[str]:
-    """What a process prints that meets every change, and compiles the first and the last files."""
+    """The lines of a process that sees every change, and compiles the first and the last of the files."""
     texts = [TABLE.format(**USUAL | changed) for changed in ({}, *(changed for changed, _ in CHANGES))]
     return python(folder, IN_ONE_PROCESS.format(texts=texts, kernel=KERNEL)).splitlines()
 

@@ -66,7 +66,7 @@ def test_types_are_those_of_the_modern_columns() -> None:
         assert not columns.header_count.any()
 
 
-def test_no_entries() -> None:
+def test_an_empty_window_has_no_entries() -> None:
     assert len(decode_records(*scanned(b""))) == 0
 
 
@@ -185,7 +185,7 @@ def test_headers_of_message_sets_can_be_completed() -> None:
 
 
 def fields(key_size: int, value_size: int, tail: bytes = b"") -> bytes:
-    """A magic 0 entry whose sizes lie."""
+    """A magic 0 entry with wrong sizes."""
     entry = bytearray(twin.message(0, b"key", b"value", magic=0, tail=tail))
     struct.pack_into(">i", entry, 18, key_size)
     struct.pack_into(">i", entry, 25, value_size)
@@ -216,14 +216,14 @@ def check_refused(log: bytes, good: bytes, reason: str, **more: int) -> None:
 
 
 @pytest.mark.parametrize("name", BAD_FIELDS)
-def test_fields_refused_in_entries_and_inside_wrappers(name: str) -> None:
+def test_bad_fields_are_refused_in_entries_and_inside_wrappers(name: str) -> None:
     reason, entry = BAD_FIELDS[name]
     check_refused(entry, plain_entries(0), LEGACY_REASON[reason])
     check_refused(twin.wrapper(0, entry, twin.LZ4, magic=0), plain_entries(0), LEGACY_REASON[reason])
 
 
 def inner_size(size: int, magic: int = 0) -> bytes:
-    """A message whose size field lies."""
+    """A message with a wrong size field."""
     entry = bytearray(twin.message(0, b"key", b"value", magic=magic))
     struct.pack_into(">i", entry, 8, size)
     return bytes(entry)
@@ -253,7 +253,7 @@ BAD_SETS: dict[str, tuple[int, bytes]] = {
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("name", BAD_SETS)
-def test_inner_sets_refused(name: str, magic: int) -> None:
+def test_bad_inner_sets_are_refused(name: str, magic: int) -> None:
     reason, inner = BAD_SETS[name]
     check_refused(twin.wrapper(50, inner, twin.GZIP, magic=magic), plain_entries(0), LEGACY_REASON[reason])
 
@@ -268,7 +268,7 @@ def test_an_offset_0_wrapper_with_several_messages_is_no_log_entry() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_null_set(codec: int) -> None:
+def test_a_wrapper_with_a_null_set_is_refused(codec: int) -> None:
     check_refused(twin.message(0, None, None, magic=1, attributes=codec), plain_entries(1), LEGACY_REASON[8])
 
 

@@ -1,4 +1,4 @@
-"""Metadata records: what Kafka writes is read, and damage is said to be damage, never anything else."""
+"""Metadata records: what Kafka writes is read, and damage is refused, never taken for another record."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_every_cut_is_a_truncated_tail(entry: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 13, 48])
-def test_impossible_sizes(size: int) -> None:
+def test_an_impossible_size_ends_the_scan(size: int) -> None:
     result = scan(small_batch() + patched(small_batch(1), 8, "i", size))
     assert (len(result.batches), result.end) == (1, len(small_batch()))
     assert result.outcome == ScanEnd.BAD_SIZE
@@ -126,7 +126,7 @@ def test_a_large_size_says_how_much_is_needed() -> None:
 
 
 @pytest.mark.parametrize("magic", [3, 9, 0x7F, 0x80, 0xFF])
-def test_unknown_magic(magic: int) -> None:
+def test_an_unknown_magic_ends_the_scan(magic: int) -> None:
     result = scan(small_batch() + patched(small_batch(1), 16, "B", magic))
     assert (len(result.batches), result.end, result.outcome) == (1, len(small_batch()), ScanEnd.BAD_MAGIC)
 
@@ -141,13 +141,13 @@ def test_zeros_are_an_impossible_size() -> None:
     [(57, -1), (57, -(2**31)), (57, 2**31 - 1), (57, 10_000), (23, -1), (23, -(2**31))],
     ids=str,
 )
-def test_impossible_counts_and_offset_deltas(position: int, value: int) -> None:
+def test_an_impossible_count_or_offset_delta_ends_the_scan(position: int, value: int) -> None:
     result = scan(small_batch() + patched(small_batch(1), position, "i", value))
     assert (len(result.batches), result.end, result.outcome) == (1, len(small_batch()), ScanEnd.BAD_COUNT)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_more_compressed_records_than_bytes(codec: int) -> None:
+def test_a_compressed_batch_may_count_more_records_than_bytes(codec: int) -> None:
     """100,000 small records take 45 KB in zstd: only what is plain takes seven bytes a record."""
     many = patched(patched(small_batch(1), 57, "i", 1 << 20), 23, "i", (1 << 20) - 1)
     assert scan(many).outcome == ScanEnd.BAD_COUNT
@@ -176,7 +176,7 @@ def test_headers_take_memory_for_as_many_batches_as_the_bytes_may_hold() -> None
     assert most < (len(window) // MIN_ENTRY_SIZE + 9) * BATCH.itemsize + (1 << 20)
 
 
-def test_a_window_inside_a_buffer() -> None:
+def test_positions_count_from_the_window_inside_a_buffer() -> None:
     one = small_batch()
     data = array(one * 4)
     result = scan_batches(data[len(one) : 3 * len(one)])

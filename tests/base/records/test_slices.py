@@ -30,7 +30,7 @@ def zeros_at_0(size: int, codec: int) -> bytes:
 
 
 def zeros(offset: int, size: int, codec: int) -> bytes:
-    """The checksum does not cover the offset."""
+    """The batch at another offset, which the checksum does not cover."""
     return offset.to_bytes(8, "big") + zeros_at_0(size, codec)[8:]
 
 
@@ -54,7 +54,7 @@ def test_every_batch_is_in_exactly_one_slice() -> None:
 
 @pytest.mark.parametrize("codec", ALL)
 def test_batches_that_decompress_to_much_are_sliced_one_by_one(codec: int) -> None:
-    """lz4 need not tell: a block of 64 KiB counts as what it may hold."""
+    """An lz4 frame need not declare its size: a block of 64 KiB counts with what it may hold."""
     log = b"".join(zeros(offset, 5 * MEBIBYTE, codec) for offset in range(6))
     assert len(log) < 3 * MEBIBYTE
     assert all(len(part) <= 2 for part in cut(log))

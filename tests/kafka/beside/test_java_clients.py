@@ -45,7 +45,7 @@ def test_java_client(version: str, pair: Pair) -> None:
 
 
 def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads in one fetch session, which is all that it has and which it closes."""
+    """The consumer reads in one fetch session, its only one, and closes it."""
     sizes, begin = list[int](), FetchSessionCache.begin
 
     def note(sessions: FetchSessionCache, partitions: FetchedPartitions, **options: Any) -> int:

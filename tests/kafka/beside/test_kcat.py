@@ -54,7 +54,7 @@ def lines_of(codec: str) -> bytes:
     return b"\n".join((*values, b"%s-gone:" % codec.encode())) + b"\n"
 
 
-def test_what_it_sends_is_read(both: list[Kcat]) -> None:
+def test_what_kcat_sends_is_read(both: list[Kcat]) -> None:
     """With every codec, plain and idempotent, with headers and tombstones; from an offset, from the end."""
     results = []
     for kcat in both:
@@ -78,7 +78,7 @@ def test_what_it_sends_is_read(both: list[Kcat]) -> None:
     assert text.startswith(b"25 zstd-1 50 from=kcat\n")
 
 
-def test_it_lists_brokers_and_topics(both: list[Kcat]) -> None:
+def test_kcat_lists_brokers_and_topics(both: list[Kcat]) -> None:
     results = []
     for kcat in both:
         kcat.side.create("kcat-listed", 3)
@@ -92,7 +92,7 @@ def test_it_lists_brokers_and_topics(both: list[Kcat]) -> None:
     assert b'topic "kcat-listed" with 3 partitions' in our_text
 
 
-def test_it_asks_for_offsets_by_time(both: list[Kcat]) -> None:
+def test_kcat_asks_for_offsets_by_time(both: list[Kcat]) -> None:
     """-Q, and reading from and up to a time; the times are those of batches that both have."""
     results = []
     for kcat in both:

@@ -198,7 +198,7 @@ class Twins:
 
 
 def asked_alike(pair: Pair, seed: int, *, until: Callable[[int], bool]) -> int:
-    """How many requests both have answered alike, until ``until`` says of that number that it is enough."""
+    """How many requests both have answered alike; the end is when ``until`` is true of that number."""
     twins, count = Twins(pair), 0
     try:
         for request in random_requests(random.Random(seed), lambda: twins.kafka.topic_ids):

@@ -28,7 +28,7 @@ Run = Callable[..., str]
 
 
 def both_say(pair: Pair, script: Callable[[Run], object], *, in_any_order: bool = False) -> str:
-    """Run a script of tools against both brokers; what they say must be the same: it is returned.
+    """Run a script of tools against both brokers; their output must be the same, and is returned.
 
     ``in_any_order``: the lines of each tool, where Kafka's order is that of a hash table.
     """
@@ -78,7 +78,7 @@ def normal(pair: Pair, which: Which, text: str) -> str:
 
 
 def wait_for_change(bootstrap: str, arguments: tuple[str, ...]) -> None:
-    """Until a broker serves what kafka-topics has made, or no more what it has deleted."""
+    """Wait until a broker serves the topic that kafka-topics has created, or no longer the deleted one."""
     named = dict(itertools.pairwise(arguments))
     side = Side(bootstrap)
     if "--create" in arguments or "--partitions" in arguments:
@@ -227,7 +227,7 @@ def test_kafka_configs_of_quotas(pair: Pair) -> None:
 
 
 def wait_for_quotas(pair: Pair, count: int) -> None:
-    """Until so many entities have quotas."""
+    """Wait until so many entities have quotas."""
     for which in BOTH:
         side = Side(pair.bootstrap[which])
 
@@ -240,7 +240,7 @@ def wait_for_quotas(pair: Pair, count: int) -> None:
 
 
 def wait_for_settings(pair: Pair) -> None:
-    """Until a change of the broker's settings, the last one made, has arrived."""
+    """Wait until the last change of the broker's settings has arrived."""
     for which in BOTH:
         side = Side(pair.bootstrap[which])
         resource = {

@@ -37,7 +37,7 @@ def differences_of(pair: Pair, scene: Scene) -> list[Difference]:
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
-def test_both_answer_alike(scene: Scene, pair: Pair) -> None:
+def test_both_brokers_answer_alike(scene: Scene, pair: Pair) -> None:
     entries = [entry for entry in DELIBERATE if entry.is_of(scene.name)]
     others = [
         difference
@@ -47,7 +47,7 @@ def test_both_answer_alike(scene: Scene, pair: Pair) -> None:
     assert not others, f"{len(others)} differences:\n" + "\n".join(map(str, others[:40]))
 
 
-def test_every_deliberate_difference_is_one(pair: Pair) -> None:
+def test_every_deliberate_difference_shows(pair: Pair) -> None:
     """An entry that explains nothing any more has to go."""
     idle = [
         entry

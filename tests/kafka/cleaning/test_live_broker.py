@@ -90,7 +90,7 @@ def test_watch_looks_at_a_living_broker(living: Living, written: Written) -> Non
 
 
 def looks(log_dir: Path) -> list[dict[str, Any]]:
-    """What a few looks say, one a second; then Ctrl-C, which must end it well."""
+    """The first documents of ``--watch``, one a second; then Ctrl-C, which must end the command well."""
     command = [
         str(Path(sys.executable).parent / "siltstone"),
         *("clean", str(log_dir), "--watch", "--interval", "1", "--policy-from-metadata", "--json"),

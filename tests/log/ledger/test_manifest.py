@@ -86,7 +86,7 @@ def test_a_manifest_comes_back_as_it_was() -> None:
     assert decode_manifest(PATH, encode_manifest(LEDGER)) == LEDGER
 
 
-def test_what_a_ledger_shows_and_takes() -> None:
+def test_a_ledger_has_the_sums_of_its_runs() -> None:
     assert (LEDGER.entries, LEDGER.size, LEDGER.base_offset) == (7, 100, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_manifest_under_another_name_is_refused() -> None:
 
 
 def test_nested_json_is_refused() -> None:
-    """Also if it can be read, but not written again."""
+    """Also if the manifest can be read, but not written again."""
     for depth in (*share(range(100, 1_000, 11), of=13), 100_000):
         with raises_error(LedgerError, path=PATH):
             unseal(PATH, b'{"version": 1, "a": ' + b"[" * depth + b"]" * depth + b"}")

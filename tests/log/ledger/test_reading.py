@@ -40,7 +40,7 @@ Pairs = list[tuple[int, bytes | None]]
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_disk() -> Iterator[None]:
-    """Nothing here is about crashes."""
+    """No test of this file is about crashes: nothing is synced."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -77,7 +77,7 @@ def view(log: PartitionLog, **options: object) -> list[str]:
         return read(reader)
 
 
-def test_ledger_to_the_horizon_then_the_originals(log: PartitionLog) -> None:
+def test_a_view_is_the_ledger_to_the_horizon_and_then_the_originals(log: PartitionLog) -> None:
     append(log, "a1 b1 a2 c1 b- -9")
     plainly.compact(log)
     append(log, "a3 d1")
@@ -101,7 +101,7 @@ def test_a_log_without_a_ledger_is_read_as_it_is(log: PartitionLog) -> None:
     assert not (log.directory / ".compacted").exists()
 
 
-def test_the_reader_continues_from_where_it_was(log: PartitionLog) -> None:
+def test_a_reader_at_the_end_continues_with_what_is_appended(log: PartitionLog) -> None:
     append(log, "a1 b1 a2")
     plainly.compact(log)
     reader = log.reader(read_compacted=True)
@@ -215,7 +215,9 @@ def test_what_was_deleted_before_it_was_compacted_is_passed_over(log: PartitionL
         (AtTime(NOW + 7), ""),
     ],
 )
-def test_it_starts_at_the_given_place(log: PartitionLog, start: object, expected: str) -> None:
+def test_a_compacted_reader_starts_at_the_given_place(
+    log: PartitionLog, start: object, expected: str
+) -> None:
     append(log, "a1 b1 x- a2 c1")
     plainly.compact(log)
     append(log, "c2 d1")
@@ -246,7 +248,7 @@ def test_the_offset_does_not_run_ahead_of_the_end(log: PartitionLog) -> None:
     assert reader.poll() is None
 
 
-def test_it_ends_at_the_given_place(log: PartitionLog) -> None:
+def test_a_compacted_reader_ends_at_the_given_place(log: PartitionLog) -> None:
     append(log, "a1 b1 a2 c1 d1 e1 f1")
     plainly.compact(log)
     append(log, "g1 h1")
@@ -261,7 +263,9 @@ def test_it_ends_at_the_given_place(log: PartitionLog) -> None:
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 120, 1 << 20]), st.data())
-def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.DataObject) -> None:
+def test_a_compacted_reader_returns_what_plain_lists_have(
+    seed: int, count: int, size: int, data: st.DataObject
+) -> None:
     """From any offset to any end, with any codec, after any number of compactions, merged or not."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -413,8 +417,8 @@ def test_the_topic_may_be_deleted_under_a_reader(tmp_path: Path) -> None:
     assert [record.offset for record in reader.records()] == list(range(3, 20))
 
 
-def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
-    """Somebody else's retention: ours keeps them as long as the ledger is held."""
+def test_originals_deleted_before_they_were_read_are_an_error_or_a_reset(log: PartitionLog) -> None:
+    """Another program's retention: ours keeps originals as long as a reader holds the ledger."""
     many(log)
     plainly.compact(log)
     many(log, value="2")
@@ -470,7 +474,7 @@ def snapshot(folder: Path) -> Mapping[Path, bytes]:
 
 @pytest.mark.parametrize("codec", [0, 3])
 def test_no_damaged_byte_gives_other_records(log: PartitionLog, codec: int) -> None:
-    """Of any file: the error names it, or what is read is the same, which is so for ``keys`` alone."""
+    """An error names the damaged file, or the same is read, which is so for ``keys`` alone."""
     many(log, 7)
     plainly.compact(log, codec=codec)
     append(log, "a2 e- z1")

@@ -169,7 +169,7 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
 
 
 def test_runs_stay_while_the_manifest_of_the_current_ledger_is_missing(store: LedgerStore) -> None:
-    """It may come back from a backup; the runs would not."""
+    """The manifest may come back from a backup; the runs would not."""
     committed(store)
     hiding(store, 2)
     manifest = store.folder / "ledger-1.json"

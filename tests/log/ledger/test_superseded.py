@@ -45,8 +45,8 @@ def everything(records: PolledRecords) -> list[object]:
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=30), st.integers(0, 2**32), st.integers(0, 30))
-def test_it_is_what_a_list_says(offsets: set[int], seed: int, outside: int) -> None:
-    """Superseded offsets before and behind what was read are of other reads."""
+def test_superseded_records_are_left_out_as_by_a_list(offsets: set[int], seed: int, outside: int) -> None:
+    """Superseded offsets before and behind the records that were read belong to other reads."""
     rows = sorted(offsets)
     hidden = set(random.Random(seed).sample(rows, random.Random(seed).randrange(len(rows) + 1)))
     superseded = sorted({*hidden, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})

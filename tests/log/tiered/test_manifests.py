@@ -217,7 +217,7 @@ def test_the_end_of_an_index_is_named() -> None:
         {"segmentLeaderEpochs": {"1" * 5000: 1}},
     ],
 )
-def test_what_it_says_of_the_segment_is_checked(changes: dict[str, Any]) -> None:
+def test_what_a_manifest_says_of_its_segment_is_checked(changes: dict[str, Any]) -> None:
     metadata = manifest()["remoteLogSegmentMetadata"] | changes
     with pytest.raises(CorruptFileError):
         parsed(manifest(remoteLogSegmentMetadata=metadata))
