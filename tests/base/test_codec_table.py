@@ -32,7 +32,7 @@ def test_every_codec_has_a_module(codec: Codec) -> None:
     assert scratch.array().tolist() == data.tolist()
 
 
-@pytest.mark.parametrize("codec", [each for each in CODECS if each.levels], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec.levels], ids=lambda codec: codec.name)
 def test_every_level_is_a_setting(codec: Codec) -> None:
     assert codec.levels is not None
     key = find_topic_key(f"compression.{codec.name}.level")

@@ -12,7 +12,7 @@ from siltstone.base.collector import collect_less_often, collector_paused
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_it_is_paused_in_the_block_alone(is_enabled: bool) -> None:
+def test_the_collector_is_paused_in_the_block_alone(is_enabled: bool) -> None:
     before = gc.isenabled()
     try:
         (gc.enable if is_enabled else gc.disable)()
@@ -59,7 +59,7 @@ print(gc.get_freeze_count(), seen())
 """
 
 
-def test_what_was_there_is_left_out_until_it_is_given_up() -> None:
+def test_objects_of_before_are_left_out_until_all_are_collected_again() -> None:
     """In a process of its own: this one has frozen objects already."""
-    done = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["True True True", "0 None"], done.stderr
+    completed = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True, check=False)
+    assert completed.stdout.splitlines() == ["True True True", "0 None"], completed.stderr

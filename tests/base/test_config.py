@@ -23,8 +23,10 @@ from tests.support.errors import raises_error
 
 
 def test_synonyms_are_the_same_setting() -> None:
-    given_ = parse_assignments(["log.cleaner.min.cleanable.ratio=0.25", "internal.segment.bytes=99"], "here")
-    config = Config(given_)
+    assignments = parse_assignments(
+        ["log.cleaner.min.cleanable.ratio=0.25", "internal.segment.bytes=99"], "here"
+    )
+    config = Config(assignments)
     assert config.number("min.cleanable.dirty.ratio") == 0.25
     assert config.integer("segment.bytes") == 99
     assert config.setting("log.segment.bytes").source == "here"
@@ -93,11 +95,11 @@ def test_lists_and_booleans_are_parsed() -> None:
 
 def test_a_file_of_settings_by_topic() -> None:
     text = "# all of them\n\n a-topic:cleanup.policy=compact \na-topic:segment.bytes=7\nb:segment.bytes=8\n"
-    found = parse_config_file(text, "topics.txt")
-    assert set(found) == {"a-topic", "b"}
-    assert found["a-topic"]["segment.bytes"].value == 7
-    assert found["b"]["segment.bytes"].source == "topics.txt:5"
-    assert found["a-topic"]["cleanup.policy"].value == ("compact",)
+    by_topic = parse_config_file(text, "topics.txt")
+    assert set(by_topic) == {"a-topic", "b"}
+    assert by_topic["a-topic"]["segment.bytes"].value == 7
+    assert by_topic["b"]["segment.bytes"].source == "topics.txt:5"
+    assert by_topic["a-topic"]["cleanup.policy"].value == ("compact",)
 
 
 @pytest.mark.parametrize("line", ["topic segment.bytes=1", "topic:segment.bytes", "segment.bytes=1"])
@@ -115,17 +117,17 @@ def test_settings_without_effect_are_not_listed() -> None:
 
 def test_creating_a_topic_as_the_document_does() -> None:
     """Worked example 21: what --config of the example's command sets, and nothing else."""
-    given_ = ["cleanup.policy=delete", "retention.ms=10000", "retention.bytes=128000"]
-    config = Config(parse_topic_config(given_, "--config"))
+    arguments = ["cleanup.policy=delete", "retention.ms=10000", "retention.bytes=128000"]
+    config = Config(parse_topic_config(arguments, "--config"))
     assert config.policies == ("delete",)
     assert config.integer("retention.ms") == 10_000
     assert config.integer("retention.bytes") == 128_000
-    mine = [
+    topic_settings = [
         name
-        for name, each in config.settings().items()
-        if each.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+        for name, setting in config.settings().items()
+        if setting.config_source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     ]
-    assert mine == ["cleanup.policy", "retention.bytes", "retention.ms"]
+    assert topic_settings == ["cleanup.policy", "retention.bytes", "retention.ms"]
 
 
 @pytest.mark.parametrize(

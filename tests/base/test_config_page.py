@@ -16,8 +16,8 @@ reference_page = runpy.run_path(str(SCRIPT))["reference_page"]
 
 
 def test_the_committed_page_is_the_generated_one() -> None:
-    made = reference_page()
-    assert PAGE.read_text(encoding="utf-8") == made, (
+    generated = reference_page()
+    assert PAGE.read_text(encoding="utf-8") == generated, (
         "python scripts/configuration_page.py > docs/configuration.md"
     )
 

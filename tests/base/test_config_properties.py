@@ -37,9 +37,9 @@ log.cleaner.enable=true
 """
 
 
-def test_the_whole_format() -> None:
-    found = parse_server_properties(SAMPLE, "server.properties")
-    config = Config(static=found)
+def test_a_file_may_use_all_of_the_properties_format() -> None:
+    properties = parse_server_properties(SAMPLE, "server.properties")
+    config = Config(static=properties)
     assert config["process.roles"] == ("broker", "controller")
     assert config.integer("node.id") == 1
     assert config["log.dirs"] == ("/data/a", "/data/b")
@@ -47,7 +47,7 @@ def test_the_whole_format() -> None:
     assert config.integer("segment.bytes") == 1_048_576
     assert config.integer("segment.ms") == 5
     assert config.flag("log.cleaner.enable")
-    places = {name: setting.source.rpartition(":")[2] for name, setting in found.items()}
+    places = {name: setting.source.rpartition(":")[2] for name, setting in properties.items()}
     assert places == {
         "process.roles": "3",
         "node.id": "4",
@@ -62,8 +62,8 @@ def test_the_whole_format() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_every_kind_of_line_end_counts(end: str) -> None:
-    found = parse_server_properties(SAMPLE.replace("\n", end), "s")
-    assert found["log.roll.ms"].source == "s:12"
+    properties = parse_server_properties(SAMPLE.replace("\n", end), "s")
+    assert properties["log.roll.ms"].source == "s:12"
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def utf16_units(text: str) -> list[int]:
 
 @settings(derandomize=True, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters=","), min_size=1))
-def test_escapes_come_back(text: str) -> None:
-    found = parse_server_properties(f"log.dirs={escaped('/' + text + '/')}", "s")
-    assert found["log.dirs"].value == ("/" + text + "/",)
+def test_escaped_text_is_read_as_it_was(text: str) -> None:
+    properties = parse_server_properties(f"log.dirs={escaped('/' + text + '/')}", "s")
+    assert properties["log.dirs"].value == ("/" + text + "/",)
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(300))
@@ -111,10 +111,10 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
 
 def test_a_brokers_own_file_may_hold_more_than_is_known() -> None:
     text = "ssl.key.password=x\nretention.ms=1\nlog.retention.ms=2\nnum.io.threads=none\nlog.retention.ms=3\n"
-    found = parse_server_properties(text, "f", skip_unknown=True)
-    assert {name: (each.value, each.source, each.config_source) for name, each in found.items()} == {
-        "log.retention.ms": (3, "f:5", ConfigSource.STATIC_BROKER_CONFIG)
-    }
+    properties = parse_server_properties(text, "f", skip_unknown=True)
+    assert {
+        name: (setting.value, setting.source, setting.config_source) for name, setting in properties.items()
+    } == {"log.retention.ms": (3, "f:5", ConfigSource.STATIC_BROKER_CONFIG)}
     with raises_error(UsageError, path="f:2", about="log.retention.ms", advice="a whole number"):
         parse_server_properties("\nlog.retention.ms=soon", "f", skip_unknown=True)
 

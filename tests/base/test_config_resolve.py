@@ -64,8 +64,8 @@ def test_a_topics_own_retention_time_beats_the_brokers() -> None:
 @pytest.mark.parametrize("held", list(itertools.product([False, True], repeat=4)))
 def test_the_strongest_layer_wins(held: tuple[bool, ...]) -> None:
     config = Config()
-    for number, (source, there) in enumerate(zip(LAYERS, held, strict=True)):
-        if there:
+    for number, (source, is_set) in enumerate(zip(LAYERS, held, strict=True)):
+        if is_set:
             name = "segment.ms" if source is ConfigSource.DYNAMIC_TOPIC_CONFIG else "log.roll.ms"
             config = config.with_layer(source, parse_assignments([f"{name}={number + 1}"], f"layer {number}"))
     setting = config.setting("segment.ms")
@@ -124,9 +124,9 @@ def test_a_change_at_run_time_is_another_config() -> None:
 
 
 def test_a_layer_can_be_read_back() -> None:
-    given = parse_topic_config({"segment.bytes": "5"}, "t")
-    assert Config(given).layer(ConfigSource.DYNAMIC_TOPIC_CONFIG) == given
-    assert not Config(given).layer(ConfigSource.DEFAULT_CONFIG)
+    settings = parse_topic_config({"segment.bytes": "5"}, "t")
+    assert Config(settings).layer(ConfigSource.DYNAMIC_TOPIC_CONFIG) == settings
+    assert not Config(settings).layer(ConfigSource.DEFAULT_CONFIG)
 
 
 # Not the table's to say: the broker writes min.insync.replicas itself at its first start, and the small
@@ -135,7 +135,7 @@ APART = {"min.insync.replicas", "segment.bytes", "internal.segment.bytes"}
 
 
 def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
-    """Kafka 4.3 said what is in force for each topic and where it came from; so do we."""
+    """Kafka 4.3 described each topic's settings and their sources; ours are the same."""
     case = json.loads((golden / "whole_43" / "case.json").read_text(encoding="utf-8"))
     dynamic = case["broker_dynamic"]
     broker = Config(
@@ -147,9 +147,9 @@ def test_a_real_brokers_topics_have_the_same_settings(golden: Path) -> None:
     )
     for topic in case["state_before"]["topics"].values():
         own = {
-            name: said["value"]
-            for name, said in topic["configs"].items()
-            if said["source"] == "DYNAMIC_TOPIC_CONFIG"
+            name: entry["value"]
+            for name, entry in topic["configs"].items()
+            if entry["source"] == "DYNAMIC_TOPIC_CONFIG"
         }
         config = broker.with_topic_layer(parse_topic_config(own, "topic"))
         here = {name: config.setting(name) for name in topic["configs"].keys() - APART}

@@ -214,11 +214,11 @@ topicCompactionRetainNullKey
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_the_documents_name_is_there(name: str) -> None:
+def test_every_name_of_the_documents_is_in_the_table(name: str) -> None:
     assert name in find_key(name).names
 
 
-def test_the_table_is_the_list() -> None:
+def test_the_table_has_the_listed_settings_and_no_others() -> None:
     here = {key.name for key in ALL_KEYS}
     assert here == TOPIC_DEFAULTS.keys() | BROKER_DEFAULTS.keys()
     assert len(ALL_KEYS) == len(here)
@@ -227,7 +227,7 @@ def test_the_table_is_the_list() -> None:
 
 
 @pytest.mark.parametrize("name", [*TOPIC_DEFAULTS, *BROKER_DEFAULTS])
-def test_defaults(name: str) -> None:
+def test_defaults_are_kafkas_unless_listed_as_others(name: str) -> None:
     kafkas = {**TOPIC_DEFAULTS, **BROKER_DEFAULTS}[name]
     default = find_key(name).default
     assert default == OTHER_DEFAULTS.get(name, kafkas)
@@ -257,7 +257,7 @@ def test_no_name_stands_for_two_settings() -> None:
 
 
 @pytest.mark.parametrize("key", ALL_KEYS, ids=lambda key: key.name)
-def test_every_row_is_whole(key) -> None:
+def test_every_row_of_the_table_is_complete(key) -> None:
     assert key.doc.endswith(".") and "\n" not in key.doc and "|" not in key.doc
     assert len(key.doc) < 140
     assert key.kind is not Kind.DOUBLE or key.minimum is not None  # so that NaN is out of range

@@ -54,8 +54,8 @@ def test_every_default_is_allowed(key: Key) -> None:
     ],
 )
 def test_values_are_in_the_unit_of_the_settings_own_name(name: str, text: str, value: Value) -> None:
-    found = parse_text(find_key(name), text, name)
-    assert found == value and type(found) is type(value)
+    parsed = parse_text(find_key(name), text, name)
+    assert parsed == value and type(parsed) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def decoded_types(path: Path) -> Iterator[type]:
         if not ast.unparse(node.func).endswith(CALLS):
             continue
         arguments = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg == "type")]
-        for argument in (inner for given in arguments for inner in ast.walk(given)):
+        for argument in (inner for expression in arguments for inner in ast.walk(expression)):
             if isinstance(argument, ast.Name):
                 dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
                 module = module or importlib.import_module(dotted.removesuffix(".__init__"))
@@ -60,25 +60,25 @@ def decoded_types(path: Path) -> Iterator[type]:
 
 
 def is_decoded(kind: type) -> bool:
-    """Is it a class that msgspec looks at the fields of?"""
+    """Is ``kind`` a class of which msgspec inspects the fields?"""
     return hasattr(kind, "__struct_fields__") or hasattr(kind, "__dataclass_fields__")
 
 
 def test_every_type_that_is_decoded_is_prepared() -> None:
-    found = {
+    decoded = {
         kind
         for path in sorted(PACKAGE.rglob("*.py"))
         if "msgspec" in (text := path.read_text(encoding="utf-8")) or "report_of" in text or ".call(" in text
         for kind in decoded_types(path)
         if is_decoded(kind)
     }
-    assert len(found) > 20
-    assert found - PREPARED == set()
+    assert len(decoded) > 20
+    assert decoded - PREPARED == set()
 
 
 def test_threads_decode_a_prepared_type_for_the_first_time() -> None:
     """With a type that is not prepared most runs of the script end by SIGSEGV."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", RACE, "prepared"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr

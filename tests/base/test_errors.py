@@ -86,4 +86,4 @@ def test_the_drawing_names_every_class() -> None:
     drawn = errors.__doc__ or ""
     named = [value for value in vars(errors) if value.endswith("Error")]
     assert len(named) > 20
-    assert [each for each in named if each not in drawn] == []
+    assert [name for name in named if name not in drawn] == []

@@ -23,10 +23,10 @@ class Stopped(Exception):
 
 
 def operations_of(act) -> list[Operation]:
-    seen: list[Operation] = []
-    with files.observe(seen.append):
+    operations: list[Operation] = []
+    with files.observe(operations.append):
         act()
-    return seen
+    return operations
 
 
 def xattr_works(path: Path) -> bool:
@@ -88,9 +88,9 @@ def test_attributes_are_copied_but_not_times(tmp_path: Path) -> None:
         os.chown(source, 12345, 23456)
     before = target.stat().st_mtime_ns
     files.copy_attributes(source, target)
-    found = files.stat(target)
-    assert (found.mode, found.owner, found.group) == (0o640, source.stat().st_uid, source.stat().st_gid)
-    assert found.modified_ns == before
+    status = files.stat(target)
+    assert (status.mode, status.owner, status.group) == (0o640, source.stat().st_uid, source.stat().st_gid)
+    assert status.modified_ns == before
     assert target.read_bytes() == b"t"
 
 
@@ -165,8 +165,8 @@ def test_a_new_checkpoint_belongs_to_the_directorys_owner(tmp_path: Path) -> Non
     files.replace(tmp_path / "checkpoint", b"new")
     files.make_directory(tmp_path / "a" / "b", parents=True)
     for name in ("checkpoint", "a", "a/b"):
-        found = files.stat(tmp_path / name)
-        assert (found.owner, found.group) == (12345, 23456)
+        status = files.stat(tmp_path / name)
+        assert (status.owner, status.group) == (12345, 23456)
 
 
 def test_replacing_is_write_sync_rename_sync(tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def test_replacing_leaves_the_old_or_the_new_file_at_each_step(tmp_path: Path) -
     path = tmp_path / "checkpoint"
     for stop in range(12):
         path.write_bytes(b"old")
-        left = [stop]
+        remaining = [stop]
 
-        def observer(operation: Operation, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
+        def observer(operation: Operation, remaining: list[int] = remaining) -> None:
+            remaining[0] -= 1
+            if remaining[0] < 0:
                 raise Stopped
 
         try:
@@ -302,30 +302,30 @@ def test_a_rename_of_one_hard_link_onto_another_leaves_the_new_name(tmp_path: Pa
     """``rename(2)`` does nothing then: a segment stayed beside its own ``.deleted``."""
     (tmp_path / "old").write_bytes(b"data")
     os.link(tmp_path / "old", tmp_path / "new")
-    seen: list[Operation] = []
-    with files.observe(seen.append):
+    operations: list[Operation] = []
+    with files.observe(operations.append):
         files.rename(tmp_path / "old", tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new").read_bytes() == b"data"
-    assert [verb for verb, *_ in seen] == ["unlink"]
+    assert [verb for verb, *_ in operations] == ["unlink"]
 
 
 def test_a_tree_that_still_grows_is_removed(tmp_path: Path) -> None:
-    tree, given = tmp_path / "tree", [3]
+    tree, remaining = tmp_path / "tree", [3]
     tree.mkdir()
     (tree / "first").touch()
 
     def another(operation: Operation) -> None:
         verb, path, _ = operation
-        if verb == "rmdir" and given[0]:
-            given[0] -= 1
-            (Path(path) / f"late-{given[0]}").touch()
-        if verb == "unlink" and given[0] == 1:
+        if verb == "rmdir" and remaining[0]:
+            remaining[0] -= 1
+            (Path(path) / f"late-{remaining[0]}").touch()
+        if verb == "unlink" and remaining[0] == 1:
             Path(path).unlink()
 
     with files.observe(another):
         files.remove_tree(tree)
-    assert not tree.exists() and given == [0]
+    assert not tree.exists() and remaining == [0]
 
 
 def test_a_tree_that_never_stops_growing_is_an_error(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_where_mounts_cannot_be_read_the_file_system_is_unknown(monkeypatch: pyt
 
 
 def _soon(work: Callable[[], object], fifo: Path) -> BaseException | None:
-    """What a thread's work ends with; one that waits for a writer is let go, and fails the test."""
+    """What a call in a thread ends with; a call that waits for a writer is released, and fails the test."""
     ended: list[BaseException | None] = []
 
     def run() -> None:
@@ -486,8 +486,8 @@ def test_an_input_file_may_be_a_pipe(tmp_path: Path) -> None:
 
 
 def test_space_and_tree_size(tmp_path: Path) -> None:
-    found = files.free_space(tmp_path)
-    assert found.free_bytes > 0 and (found.free_inodes is None or found.free_inodes >= 0)
+    space = files.free_space(tmp_path)
+    assert space.free_bytes > 0 and (space.free_inodes is None or space.free_inodes >= 0)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_bytes(b"123")
     (tmp_path / "y").write_bytes(b"4567")
@@ -599,16 +599,16 @@ def test_writeback_of_several_files_begins_before_the_first_sync(
     paths = [tmp_path / name for name in "cab"]
     for path in paths:
         path.write_bytes(b"data")
-    done: list[str] = []
+    calls: list[str] = []
 
     def name_of(descriptor: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
-    monkeypatch.setattr(files, "start_writeback", lambda d, at, size: done.append(f"begun {name_of(d)}"))
-    monkeypatch.setattr(os, "fsync", lambda descriptor: done.append(f"synced {name_of(descriptor)}"))
-    seen = operations_of(lambda: files.sync_files(paths))
-    assert done == [f"{what} {path.name}" for what in ("begun", "synced") for path in paths]
-    assert seen == [("fsync", str(path), "") for path in paths]
+    monkeypatch.setattr(files, "start_writeback", lambda d, at, size: calls.append(f"begun {name_of(d)}"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append(f"synced {name_of(descriptor)}"))
+    operations = operations_of(lambda: files.sync_files(paths))
+    assert calls == [f"{what} {path.name}" for what in ("begun", "synced") for path in paths]
+    assert operations == [("fsync", str(path), "") for path in paths]
 
 
 def test_a_failed_sync_of_several_is_raised_and_no_file_stays_open(
@@ -630,11 +630,11 @@ def test_a_failed_sync_of_several_is_raised_and_no_file_stays_open(
 def test_written_bytes_are_dropped_from_the_page_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone: list[tuple[int, int]] = []
+    dropped: list[tuple[int, int]] = []
     real = files.drop_cached
 
     def letting_go(descriptor: int, position: int, size: int) -> None:
-        gone.append((position, position + size))
+        dropped.append((position, position + size))
         real(descriptor, position, size)
 
     monkeypatch.setattr(files, "drop_cached", letting_go)
@@ -645,24 +645,26 @@ def test_written_bytes_are_dropped_from_the_page_cache(
             writer.drop_cached(writer.size - (number % 3 << 20))
         writer.drop_cached(0)
         writer.sync()
-        assert (60 - 24 - 8) << 20 <= gone[-1][1] <= (60 - 24) << 20
+        assert (60 - 24 - 8) << 20 <= dropped[-1][1] <= (60 - 24) << 20
         writer.drop_cached_rest()
-    starts, ends = zip(*gone, strict=True)
+    starts, ends = zip(*dropped, strict=True)
     assert starts == (0, *ends[:-1])
     assert ends[-1] == 60 << 20
     with files.Writer(tmp_path / "small") as writer:
         writer.write(part)
         writer.drop_cached(len(part))
         writer.drop_cached_rest()
-    assert len(gone) == len(ends)
+    assert len(dropped) == len(ends)
     assert (tmp_path / "large").read_bytes() == 15 * part
 
 
-@pytest.mark.parametrize(("number", "told"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.ENOSYS, False)])
+@pytest.mark.parametrize(
+    ("number", "is_reported"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.ENOSYS, False)]
+)
 def test_a_failed_write_is_raised_when_its_pages_are_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, told: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_reported: bool
 ) -> None:
-    def fails(*given: object) -> int:
+    def fails(*arguments: object) -> int:
         ctypes.set_errno(number)
         return -1
 
@@ -670,7 +672,7 @@ def test_a_failed_write_is_raised_when_its_pages_are_dropped(
     with files.Writer(tmp_path / "large") as writer:
         for _ in range(12):
             writer.write(bytes(4 << 20))
-        if not told:
+        if not is_reported:
             writer.drop_cached(writer.size)
             return
         with pytest.raises(OSError) as caught:
@@ -686,12 +688,12 @@ def test_a_temporary_file_gets_no_early_writeback(tmp_path: Path, monkeypatch: p
 
 def test_a_mapped_file_outlives_its_name(tmp_path: Path) -> None:
     data = os.urandom(100_000)
-    for name, wanted in (("some", data), ("none", b"")):
-        (tmp_path / name).write_bytes(wanted)
-        found = files.map_file(tmp_path / name)
+    for name, expected in (("some", data), ("none", b"")):
+        (tmp_path / name).write_bytes(expected)
+        mapped = files.map_file(tmp_path / name)
         (tmp_path / name).unlink()
-        assert found.tobytes() == wanted
-        assert not found.flags.writeable or not len(found)
+        assert mapped.tobytes() == expected
+        assert not mapped.flags.writeable or not len(mapped)
     with pytest.raises(FileNotFoundError):
         files.map_file(tmp_path / "none")
 

@@ -33,8 +33,8 @@ def foreign_link(link: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def facts(path: Path) -> tuple[bytes, int, int, int, int]:
-    found = path.stat()
-    return path.read_bytes(), found.st_mode, found.st_uid, found.st_mtime_ns, found.st_nlink
+    status = path.stat()
+    return path.read_bytes(), status.st_mode, status.st_uid, status.st_mtime_ns, status.st_nlink
 
 
 ACTS: dict[str, Callable[[Path, Path], object]] = {
@@ -122,11 +122,11 @@ def test_a_tree_whose_directories_become_links_is_removed_without_following_them
         (root / "deep").mkdir(parents=True)
         for name in ("a", "b", "deep/c"):
             (root / name).write_bytes(b"bytes")
-    left = [stop]
+    remaining = [stop]
 
     def swap(operation: Operation) -> None:
-        left[0] -= 1
-        if left[0] == -1:
+        remaining[0] -= 1
+        if remaining[0] == -1:
             at = Path(operation[1]) if operation[0] == "rmdir" else Path(operation[1]).parent
             at.rename(tmp_path / "aside")
             at.symlink_to(outside / "deep" if at.name == "deep" else outside)
@@ -185,8 +185,8 @@ def test_this_users_links_in_the_path_are_followed(
     files.write_new("relative/deep/c", b"c")
     files.write_new("d", b"d")
     files.make_directory("relative/new/newer", parents=True)
-    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert found == ["d", "real/b", "real/deep/a", "real/deep/c"]
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert names == ["d", "real/b", "real/deep/a", "real/deep/c"]
     assert (tmp_path / "real" / "new" / "newer").is_dir()
     with pytest.raises(OSError, match="symbolic links"):
         files.write_new(tmp_path / "round" / "x", b"")
@@ -244,7 +244,7 @@ def test_a_folder_must_be_a_directory_of_this_user_or_its_parents_owner(tmp_path
         "broken": "is a symbolic link",
     }
     assert files.unsafe_directory_reason(tmp_path / "nothing") is None
-    assert [files.is_directory(tmp_path / "link", follow=each) for each in (True, False)] == [True, False]
+    assert [files.is_directory(tmp_path / "link", follow=follow) for follow in (True, False)] == [True, False]
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", SOMEBODY, -1)
         assert "belongs to user 12345" in (files.unsafe_directory_reason(tmp_path / "folder") or "")

@@ -13,9 +13,9 @@ from tests.support.descriptors import descriptors_of
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "file"
-    made.write_bytes(b"x")
-    return made
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    return file
 
 
 def test_many_readers_exclude_a_removal(path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_claim_ends_with_its_object_and_can_be_released_twice(path: Path) -> N
 
 
 def test_closing_the_file_elsewhere_releases_no_claim(path: Path) -> None:
-    """As a POSIX record lock would be."""
+    """A POSIX record lock would be released."""
     with Flock(path):
         path.read_bytes()
         with pytest.raises(BlockingIOError):
@@ -51,7 +51,7 @@ def test_closing_the_file_elsewhere_releases_no_claim(path: Path) -> None:
 
 
 def test_a_file_that_was_removed_cannot_be_claimed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even when it was opened before that."""
+    """Not even a file that was opened before its removal."""
     opening = os.open
 
     def open_then_replace(name: object, flags: int, *more: int) -> int:

@@ -1,4 +1,4 @@
-"""What a signal does to a command, without Spark: who is told, what waits, an end that nothing holds up."""
+"""What a signal does to a command, without Spark: what is interrupted, what waits, what nothing delays."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def send(number):
 INT, TERM = signal.SIGINT, signal.SIGTERM
 """
 INSTALLED = """
-came = InterruptHandler(grace_seconds=float(sys.argv[1]), print_line=say)
-came.install()
+handler = InterruptHandler(grace_seconds=float(sys.argv[1]), print_line=say)
+handler.install()
 """
 
 
@@ -51,34 +51,36 @@ def run(
 
 @pytest.mark.parametrize("number", [INT, TERM])
 def test_the_main_thread_is_interrupted_once_after_its_critical_section(number: signal.Signals) -> None:
-    done = run(f"""
-said = []
+    completed = run(f"""
+steps = []
 try:
-    with came.critical():
+    with handler.critical():
         send({int(number)})
         time.sleep(0.05)
-        said.append("to its end")
+        steps.append("to its end")
 except KeyboardInterrupt:
-    with came.critical():
+    with handler.critical():
         send({int(number)})
     send(INT)
-    said.append("cleared away")
-print(said, came.was_signalled, came.status)
+    steps.append("cleared away")
+print(steps, handler.was_signalled, handler.status)
 try:
-    came.check()
+    handler.check()
 except KeyboardInterrupt:
     print("nothing new is begun")
 """)
-    assert done.stderr == "" and done.stdout.splitlines() == [
+    assert completed.stderr == "" and completed.stdout.splitlines() == [
         f"['to its end', 'cleared away'] True {128 + number}",
         "nothing new is begun",
     ]
 
 
-@pytest.mark.parametrize("blocked", ["with came.critical():", "with contextlib.suppress(KeyboardInterrupt):"])
+@pytest.mark.parametrize(
+    "blocked", ["with handler.critical():", "with contextlib.suppress(KeyboardInterrupt):"]
+)
 def test_no_blocked_call_delays_the_end_of_the_process(blocked: str) -> None:
     """A critical section that never ends, and an interrupt that somebody swallows."""
-    done = run(
+    completed = run(
         f"""
 while True:
     {blocked}
@@ -87,13 +89,13 @@ while True:
 """,
         grace=0.3,
     )
-    assert (done.returncode, done.stderr.strip()) == (128 + TERM, interruption.INTERRUPTED_MESSAGE)
+    assert (completed.returncode, completed.stderr.strip()) == (128 + TERM, interruption.INTERRUPTED_MESSAGE)
 
 
 def test_a_blocked_reader_of_the_message_does_not_delay_the_end() -> None:
-    done = run(
+    completed = run(
         """
-came._print_line = lambda line: time.sleep(60)
+handler._print_line = lambda line: time.sleep(60)
 threading.Thread(target=time.sleep, args=(60,)).start()
 with contextlib.suppress(KeyboardInterrupt):
     send(INT)
@@ -101,33 +103,33 @@ with contextlib.suppress(KeyboardInterrupt):
 """,
         grace=0.3,
     )
-    assert done.returncode == 128 + INT
+    assert completed.returncode == 128 + INT
 
 
 def test_other_processes_end_before_files_are_removed() -> None:
-    done = run("""
+    completed = run("""
 order = []
 
 def end():
     time.sleep(0.3)
     order.append("ended")
 
-came.on_signal(end)
+handler.on_signal(end)
 try:
     send(INT)
     time.sleep(60)
 except KeyboardInterrupt:
-    with came.critical():
+    with handler.critical():
         order.append("cleared away")
-came.on_signal(lambda: order.append("begun too late"))
+handler.on_signal(lambda: order.append("begun too late"))
 print(order)
 """)
-    assert done.stdout == "['ended', 'cleared away', 'begun too late']\n"
+    assert completed.stdout == "['ended', 'cleared away', 'begun too late']\n"
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
     """As with ``nohup``, and in the background of a script."""
-    done = run(
+    completed = run(
         """
 signal.signal(INT, signal.SIG_IGN)
 other = InterruptHandler()
@@ -137,7 +139,7 @@ print(signal.getsignal(INT) is signal.SIG_IGN, other.was_signalled, current() is
 """,
         install="",
     )
-    assert done.stdout == "True False True\n"
+    assert completed.stdout == "True False True\n"
 
 
 def test_a_closed_output_pipe_is_no_error() -> None:
@@ -145,7 +147,7 @@ def test_a_closed_output_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        done = run(
+        completed = run(
             """
 from siltstone.cli import main
 
@@ -162,12 +164,15 @@ main.main()
         )
     finally:
         os.close(writing)
-    assert (done.returncode, done.stderr) == (143, f"siltstone: {interruption.INTERRUPTED_MESSAGE}\n")
+    assert (completed.returncode, completed.stderr) == (
+        143,
+        f"siltstone: {interruption.INTERRUPTED_MESSAGE}\n",
+    )
 
 
 def test_a_full_output_pipe_is_no_error(tmp_path: Path) -> None:
-    """Whoever has standard output reads nothing of it, and the command waits to write."""
-    done = subprocess.Popen(
+    """The reader of standard output reads nothing, and the command waits to write."""
+    process = subprocess.Popen(
         [
             sys.executable,
             "-c",
@@ -192,10 +197,10 @@ main.main()
         stderr=subprocess.PIPE,
     )
     try:
-        assert done.wait(30) == 143
+        assert process.wait(30) == 143
     finally:
-        done.kill()
-        done.communicate()
+        process.kill()
+        process.communicate()
 
 
 def test_without_a_command_nothing_is_installed() -> None:
@@ -256,7 +261,7 @@ def test_an_interrupt_between_two_handlers_leaves_none_of_a_section(
 
 
 def test_a_handler_that_python_does_not_know_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
+    """A handler that C code has set: ``signal.getsignal`` returns None, which ``signal.signal`` refuses."""
     before = signal.getsignal(INT)
     monkeypatch.setattr(signal, "getsignal", lambda number: None)
     with InterruptHandler().critical():
@@ -295,56 +300,56 @@ def test_an_error_that_replaces_an_interrupt_is_recognized() -> None:
 def test_the_thread_ends_for_a_fork_and_a_signal_meanwhile_is_handled_afterwards(
     number: signal.Signals,
 ) -> None:
-    done = run(f"""
+    completed = run(f"""
 called = threading.Event()
-came.on_signal(called.set)
+handler.on_signal(called.set)
 assert threading.active_count() == 2
 try:
-    with came.without_thread():
+    with handler.without_thread():
         assert threading.active_count() == 1
         send({int(number)})
         print("not reached")
 except KeyboardInterrupt:
-    print(called.wait(30), came.status)
+    print(called.wait(30), handler.status)
 """)
-    assert (done.stderr, done.stdout) == ("", f"True {128 + number}\n")
+    assert (completed.stderr, completed.stdout) == ("", f"True {128 + number}\n")
 
 
 def test_a_signal_just_before_a_fork_ends_the_process_all_the_same() -> None:
-    done = run(f"""
+    completed = run(f"""
 from siltstone.base import interruption
 called = threading.Event()
-came.on_signal(called.set)
+handler.on_signal(called.set)
 interruption._is_thread = lambda number: send({int(TERM)})
 try:
-    with came.without_thread():
+    with handler.without_thread():
         print("not reached")
 except KeyboardInterrupt:
     print(called.wait(10), threading.active_count() > 1)
 """)
-    assert (done.stderr, done.stdout) == ("", "True True\n")
+    assert (completed.stderr, completed.stdout) == ("", "True True\n")
 
 
 def test_the_kernels_thread_has_ended_too_before_a_fork() -> None:
-    done = run("""
+    completed = run("""
 alone = 0
 for _ in range(200):
-    with came.without_thread():
+    with handler.without_thread():
         alone += len(os.listdir("/proc/self/task")) == 1
 print(alone)
 """)
-    assert (done.stderr, done.stdout) == ("", "200\n")
+    assert (completed.stderr, completed.stdout) == ("", "200\n")
 
 
 def test_a_signal_ends_a_fork_that_has_no_thread() -> None:
-    done = run(f"""
-with came.without_thread():
+    completed = run(f"""
+with handler.without_thread():
     pid = os.fork()
     if pid == 0:
-        came.uninstall()
+        handler.uninstall()
         print(current().is_installed, flush=True)
         send({int(TERM)})
         os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), came.is_installed, came.was_signalled)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), handler.is_installed, handler.was_signalled)
 """)
-    assert (done.stderr, done.stdout.splitlines()) == ("", ["False", f"-{int(TERM)} True False"])
+    assert (completed.stderr, completed.stdout.splitlines()) == ("", ["False", f"-{int(TERM)} True False"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from siltstone.base import files
 
 
-def test_a_lock_of_this_process(tmp_path: Path) -> None:
+def test_a_lock_of_this_process_is_seen_and_not_dropped(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     assert not files.is_locked(path) and not path.exists()
     path.touch()
@@ -41,5 +41,5 @@ def test_a_lock_of_another_process(tmp_path: Path) -> None:
 
 def locked_from_outside(path: Path) -> bool:
     program = f"from siltstone.base import files\nprint(files.is_locked({str(path)!r}))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return done.stdout == "True\n"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return completed.stdout == "True\n"

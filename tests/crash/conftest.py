@@ -12,7 +12,7 @@ from tests.support import in_memory
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """An empty folder, which goes with the test."""
+    """An empty folder, which is removed after the test."""
     with tempfile.TemporaryDirectory(prefix="siltstone-", dir=in_memory.FOLDER) as folder:
         yield Path(folder)
 

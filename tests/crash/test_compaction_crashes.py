@@ -43,7 +43,7 @@ SMALL = CompactionSettings(segment_bytes=300, index_interval=50)
 
 @dataclass(frozen=True)
 class NamedLogOnDisk(LogOnDisk):
-    """The same with a name, as a compactor needs it."""
+    """A log on disk with a name, as a compactor needs it."""
 
     topic_partition: TopicPartition = WHERE
 
@@ -72,14 +72,14 @@ SCENARIOS = {
 
 def failures(scenario: Scenario, known: Recorded, variants: list[Variant], maximum: int = 1000) -> list[str]:
     """Build every image, read it, start, go on to the end; what failed, one line each, up to ``maximum``."""
-    seen: set[int] = set()
-    found = []
+    images: set[int] = set()
+    messages = []
     root, steps = known.recording.root, known.recording.steps
     for count in boundaries(len(steps) + 1):
         disk = Disk(known.recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if len(found) >= maximum or not disk.build(mixed, seen):
+            if len(messages) >= maximum or not disk.build(mixed, images):
                 continue
             try:
                 check_view(root, known)
@@ -90,8 +90,8 @@ def failures(scenario: Scenario, known: Recorded, variants: list[Variant], maxim
                 assert len(view(root)) == len(TABLE), "one record a key"
             except Exception as error:
                 what = steps[count].operation if count < len(steps) else "end"
-                found.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
-    return found
+                messages.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
+    return messages
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -27,9 +27,9 @@ def prepare(root: Path) -> dict[bytes | None, bytes]:
         put(log)
         write(log, 8)
         put(log, VALUE[::-1])
-        left = table(log)
-    del left[KEY]
-    return left
+        remaining = table(log)
+    del remaining[KEY]
+    return remaining
 
 
 def run(root: Path) -> str:
@@ -45,7 +45,7 @@ def steps_with_receipt(root: Path) -> list[object]:
     return [change.receipt["step"] for change in changes if change.receipt is not None]
 
 
-def check_image(root: Path, left: dict[bytes | None, bytes]) -> None:
+def check_image(root: Path, remaining: dict[bytes | None, bytes]) -> None:
     """What a crash has left: its receipts are true before anything is recovered, and the next run ends
     well."""
     audit = (root / CHANGES_FILE).read_bytes() if (root / CHANGES_FILE).exists() else b""
@@ -58,54 +58,54 @@ def check_image(root: Path, left: dict[bytes | None, bytes]) -> None:
     assert files_with(root, VALUE) == files_with(root, VALUE[::-1]) == files_with(root, KEY) == []
     assert steps_with_receipt(root)[-1] == "key"
     with open_at(root) as here:
-        assert table(here.manager["users", 0]) == left
+        assert table(here.manager["users", 0]) == remaining
 
 
 def record(root: Path) -> tuple[Recording, dict[bytes | None, bytes]]:
     """The operations of an undisturbed erasure, and what it leaves."""
-    left = prepare(root)
+    remaining = prepare(root)
     with recorded(root) as recording:
         assert run(root) == KEY_GONE
-    return recording, left
+    return recording, remaining
 
 
 def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
-    recording, left = record(tmp_path / "logs")
-    seen, failures = set[int](), list[str]()
+    recording, remaining = record(tmp_path / "logs")
+    images, failures = set[int](), list[str]()
     variants: list[Variant] = [KEEP, DROP, *SEEDS]
     for count in boundaries(len(recording.steps) + 1):
         disk = Disk(recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if not disk.build(mixed, seen):
+            if not disk.build(mixed, images):
                 continue
             try:
-                check_image(recording.root, left)
+                check_image(recording.root, remaining)
             except Exception as error:
                 what = recording.steps[count].operation if count < len(recording.steps) else "end"
                 failures.append(f"{count} ({what}) {mixed}: {type(error).__name__}: {error}"[:400])
     assert failures == []
-    assert len(seen) > (20 if THOROUGH else 8)
+    assert len(images) > (20 if THOROUGH else 8)
 
 
 def test_what_is_receipted_is_durable(tmp_path: Path) -> None:
-    recording, left = record(tmp_path / "logs")
+    recording, remaining = record(tmp_path / "logs")
     Disk(recording, len(recording.steps)).build(DROP)
     assert steps_with_receipt(recording.root) == ["values", "key"]
-    check_image(recording.root, left)
+    check_image(recording.root, remaining)
 
 
 def test_the_test_notices_files_that_are_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("siltstone.runtime.manager.remove_deleted", lambda directory: None)
-    recording, left = record_unchecked(tmp_path / "logs")
+    recording, remaining = record_unchecked(tmp_path / "logs")
     Disk(recording, len(recording.steps)).build(KEEP)
     with pytest.raises(AssertionError):
-        check_image(recording.root, left)
+        check_image(recording.root, remaining)
 
 
 def record_unchecked(root: Path) -> tuple[Recording, dict[bytes | None, bytes]]:
-    """As ``record``, whatever it ends with."""
-    left = prepare(root)
+    """As ``record``, whatever the status of the erasure."""
+    remaining = prepare(root)
     with recorded(root) as recording:
         run(root)
-    return recording, left
+    return recording, remaining

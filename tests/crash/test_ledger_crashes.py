@@ -92,16 +92,18 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
         shutil.rmtree(path)
 
 
-def images(scenario: Scenario, known: Recorded, variants: list[Variant], maximum: int = 1000) -> list[str]:
+def failed_images(
+    scenario: Scenario, known: Recorded, variants: list[Variant], maximum: int = 1000
+) -> list[str]:
     """Build every image, read it, go on from it; the failures up to ``maximum``, one line each."""
-    seen: set[int] = set()
+    images: set[int] = set()
     failures = []
     steps = known.recording.steps
     for count in boundaries(len(steps) + 1):
         disk = Disk(known.recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if len(failures) >= maximum or not disk.build(mixed, seen):
+            if len(failures) >= maximum or not disk.build(mixed, images):
                 continue
             try:
                 check_view(known.recording.root, known)
@@ -116,7 +118,7 @@ def images(scenario: Scenario, known: Recorded, variants: list[Variant], maximum
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
     scenario = SCENARIOS[name]
-    assert images(scenario, record(scenario, tmp_path / "log"), [KEEP, DROP, *SEEDS]) == []
+    assert failed_images(scenario, record(scenario, tmp_path / "log"), [KEEP, DROP, *SEEDS]) == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -129,7 +131,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_second_crash_while_it_starts_or_runs_again(tmp_path: Path, name: str) -> None:
+def test_a_second_crash_during_the_start_or_the_next_run(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     known = record(scenario, tmp_path / "undisturbed")
     for number in range(examples(12)):
@@ -215,7 +217,7 @@ def test_the_harness_notices_a_sync_that_is_missing(tmp_path: Path, name: str) -
     with pytest.MonkeyPatch.context() as patch:
         leave_out_syncs(patch, BROKEN[name])
         known = record(scenario, tmp_path / "log")
-    assert images(scenario, known, [DROP, *range(20)], maximum=1)
+    assert failed_images(scenario, known, [DROP, *range(20)], maximum=1)
 
 
 @pytest.mark.long  # it tests the harness
@@ -230,7 +232,7 @@ def test_the_harness_notices_a_cursor_that_moves_too_early(tmp_path: Path) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LedgerStore, "_rename_runs", cursor_first)
         known = record(scenario, tmp_path / "log")
-    assert images(scenario, known, [KEEP, DROP], maximum=1)
+    assert failed_images(scenario, known, [KEEP, DROP], maximum=1)
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
         for step in known.recording.steps
     ]
     verbs = [step.operation[0] for step in known.recording.steps]
-    there = [
+    expected_order = [
         ("rename", (".compacted/run-run/generation-1", ".compacted/generation-1")),
         ("fsync", (".compacted", "")),
         ("create", (".compacted/ledger-1.hidden", "")),
@@ -256,5 +258,5 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
         ("rename", (segment_file(0, "log"), segment_file(0, "log") + ".deleted")),
     ]
     rest = iter(zip(verbs, steps, strict=True))
-    for wanted in there:
-        assert wanted in rest, wanted
+    for operation in expected_order:
+        assert operation in rest, operation

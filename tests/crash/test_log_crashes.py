@@ -56,12 +56,12 @@ def room() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def once(room: Path) -> Recorded:
     """Each workload's recording, made when it is first asked for."""
-    made: dict[str, Recording] = {}
+    recordings: dict[str, Recording] = {}
 
     def recording_of(name: str) -> Recording:
-        if name not in made:
-            made[name] = record(name, room / str(len(made)) / "logs")
-        return made[name]
+        if name not in recordings:
+            recordings[name] = record(name, room / str(len(recordings)) / "logs")
+        return recordings[name]
 
     return recording_of
 
@@ -75,22 +75,22 @@ def mixed(count: int) -> list[Variant]:
 def failures(
     recording: Recording, counts: Iterable[int], variants: Callable[[int], list[Variant]] = mixed
 ) -> Iterator[str]:
-    """Start on every image; a line for each that is not as it was promised."""
-    seen: dict[object, set[int]] = {}
+    """Start on every image; a line for each that breaks a promise."""
+    images: dict[object, set[int]] = {}
     disk = Disk(recording, 0)
     for count in counts:
-        said = recording.said_by(count)
+        acknowledged = recording.said_by(count)
         disk.advance(count)
         for variant in variants(count):
-            if disk.build(variant, seen.setdefault(said, set())):
+            if disk.build(variant, images.setdefault(acknowledged, set())):
                 try:
-                    start_and_check(recording.root, said)
+                    start_and_check(recording.root, acknowledged)
                 except Exception as error:
-                    yield told(recording, count, variant, error)
+                    yield description(recording, count, variant, error)
 
 
-def told(recording: Recording, count: int, variant: Variant, error: Exception) -> str:
-    """Where it was, in one line."""
+def description(recording: Recording, count: int, variant: Variant, error: Exception) -> str:
+    """Where the failure was and what it was, in one line."""
     steps = recording.steps
     what = steps[count].operation[:2] if count < len(steps) else "the end"
     doing = recording.said_by(count).doing
@@ -132,7 +132,7 @@ def second_crashes(recording: Recording, name: str) -> Iterator[tuple[int, Varia
 
 @pytest.mark.timeout(0 if ALL else 300)
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_second_crash_while_it_recovers(once: Recorded, name: str) -> None:
+def test_a_second_crash_during_the_recovery(once: Recorded, name: str) -> None:
     recording, wrong = once(name), []
     for count, variant, second, amid in second_crashes(recording, name):
         Disk(second, amid).build(random.Random(f"{variant} {amid}").choice([KEEP, DROP, count * 1009 + amid]))
@@ -140,7 +140,7 @@ def test_a_second_crash_while_it_recovers(once: Recorded, name: str) -> None:
             start_and_check(recording.root, recording.said_by(count))
         except Exception as error:
             wrong.append(
-                f"{told(recording, count, variant, error)} then {amid} {second.steps[amid].operation}"
+                f"{description(recording, count, variant, error)} then {amid} {second.steps[amid].operation}"
             )
     assert wrong == []
 
@@ -194,10 +194,12 @@ def test_the_harness_finds_what_is_taken_out(room: Path, name: str, monkeypatch:
     assert any(failures(recording, range(len(recording.steps) + 1)))
 
 
-def without(recording: Recording, gone: list[int]) -> Recording:
-    """The same, with some operations never done."""
-    steps = [step for number, step in enumerate(recording.steps) if number not in gone]
-    marks = [(at - sum(number < at for number in gone), said) for at, said in recording.marks]
+def without(recording: Recording, removed: list[int]) -> Recording:
+    """The recording, with some operations never done."""
+    steps = [step for number, step in enumerate(recording.steps) if number not in removed]
+    marks = [
+        (at - sum(number < at for number in removed), acknowledged) for at, acknowledged in recording.marks
+    ]
     return dataclasses.replace(recording, steps=steps, marks=marks)
 
 
@@ -234,8 +236,8 @@ def test_these_operations_are_needed(
     once: Recorded, workload: str, verb: str, ending: str, doing: str
 ) -> None:
     recording = once(workload)
-    gone = steps_of(recording, verb, ending, doing)
-    assert gone
-    broken = without(recording, gone)
-    counts = range(gone[0], min(gone[-1] + 60, len(broken.steps) + 1))
+    removed = steps_of(recording, verb, ending, doing)
+    assert removed
+    broken = without(recording, removed)
+    counts = range(removed[0], min(removed[-1] + 60, len(broken.steps) + 1))
     assert any(failures(broken, counts, lambda count: [DROP, *range(count, count + 4)]))

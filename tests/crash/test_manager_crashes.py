@@ -25,74 +25,74 @@ from tests.support.thoroughness import boundaries, turn
 
 pytestmark = pytest.mark.random
 
-Seen = dict[str, object]
+State = dict[str, object]
 """Topics with their settings, and of each partition: its start, its end, the records that can be read, and
 whether its directory has its topic's id."""
 VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1, 2, 3)
 DIRECTORIES = ("a", "b")
 
 
-def what_is_there(manager: LogManager) -> Seen:
-    found: Seen = {name: dict(manager.topics.describe(name).config) for name in manager.topics.names()}
+def state_of(manager: LogManager) -> State:
+    state: State = {name: dict(manager.topics.describe(name).config) for name in manager.topics.names()}
     for topic_partition in manager:
         log = manager[topic_partition]
         has_id = read_topic_id(log.directory) == manager.topics.describe(topic_partition.topic).topic_id
-        found[str(topic_partition)] = (log.log_start_offset, log.log_end_offset, values(log), has_id)
-    return found
+        state[str(topic_partition)] = (log.log_start_offset, log.log_end_offset, values(log), has_id)
+    return state
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A recorded run: after each acknowledged call, how many operations there were, what was to be seen."""
+    """A recorded run: after each acknowledged call, how many operations there were, and the state."""
 
     recording: Recording
     root: Path
-    acknowledged: list[tuple[int, Seen]] = field(default_factory=list)
+    acknowledged: list[tuple[int, State]] = field(default_factory=list)
 
-    def around(self, count: int) -> list[Seen]:
-        """What may be seen after the first ``count`` operations."""
-        done = [number for number, (steps, _) in enumerate(self.acknowledged) if steps <= count]
-        return [seen for _, seen in self.acknowledged[done[-1] : done[-1] + 2]]
+    def around(self, count: int) -> list[State]:
+        """The states that may be on disk after the first ``count`` operations."""
+        returned = [number for number, (steps, _) in enumerate(self.acknowledged) if steps <= count]
+        return [state for _, state in self.acknowledged[returned[-1] : returned[-1] + 2]]
 
 
 def run(root: Path, calls: list[Callable[[LogManager], object]]) -> Run:
     directories = [root / directory for directory in DIRECTORIES]
     opened(*directories).close()
     with recorded(root) as recording:
-        made = Run(recording=recording, root=root)
+        result = Run(recording=recording, root=root)
         with opened(*directories, clock=ManualClock(NOW)) as manager:
-            made.acknowledged.append((0, what_is_there(manager)))
+            result.acknowledged.append((0, state_of(manager)))
             for call in calls:
                 call(manager)
-                made.acknowledged.append((len(recording.steps), what_is_there(manager)))
-    return made
+                result.acknowledged.append((len(recording.steps), state_of(manager)))
+    return result
 
 
-def lost(made: Run, count: int, variant: Variant, alike: set[int]) -> str | None:
-    """What is wrong with one thing that could be on disk; None: nothing, or it was looked at before."""
-    if not Disk(made.recording, count).build(variant, alike):
+def lost(undisturbed: Run, count: int, variant: Variant, alike: set[int]) -> str | None:
+    """What is wrong with one image of the disk; None: nothing, or an equal image was checked before."""
+    if not Disk(undisturbed.recording, count).build(variant, alike):
         return None
-    directories = [made.root / directory for directory in DIRECTORIES]
-    found = []
+    directories = [undisturbed.root / directory for directory in DIRECTORIES]
+    states = []
     for _ in range(2):
         manager = opened(*directories, clock=ManualClock(NOW))
-        found.append(what_is_there(manager))
+        states.append(state_of(manager))
         refused = manager.refused or manager.offline
         manager.close()
         if refused:
             return f"{count} {variant}: {refused}"
-    if found[0] != found[1]:
-        return f"{count} {variant}: first {found[0]}, then {found[1]}"
-    if found[0] not in made.around(count):
-        return f"{count} {variant}: {found[0]}, not one of {made.around(count)}"
+    if states[0] != states[1]:
+        return f"{count} {variant}: first {states[0]}, then {states[1]}"
+    if states[0] not in undisturbed.around(count):
+        return f"{count} {variant}: {states[0]}, not one of {undisturbed.around(count)}"
     return None
 
 
-def all_lost(made: Run, *, every: int = 1) -> list[str]:
+def all_lost(undisturbed: Run, *, every: int = 1) -> list[str]:
     alike: set[int] = set()
-    counts = boundaries(len(made.recording.steps) + 1, every)
+    counts = boundaries(len(undisturbed.recording.steps) + 1, every)
     tried = ((count, variant) for count in counts for variant in turn(count // every, VARIANTS))
-    losses = (lost(made, count, variant, alike) for count, variant in tried)
+    losses = (lost(undisturbed, count, variant, alike) for count, variant in tried)
     return [loss for loss in losses if loss is not None]
 
 
@@ -107,8 +107,8 @@ def synced(topic_partition: TopicPartition, count: int) -> Callable[[LogManager]
 EVENTS = TopicPartition("events", 0)
 
 
-def test_topics(tmp_path: Path) -> None:
-    made = run(
+def test_changes_of_topics_are_whole_and_durable(tmp_path: Path) -> None:
+    undisturbed = run(
         tmp_path / "data",
         [
             lambda manager: manager.topics.create("events", partitions=2, config={"retention.ms": "-1"}),
@@ -119,22 +119,22 @@ def test_topics(tmp_path: Path) -> None:
             lambda manager: manager.topics.create("events", partitions=1),
         ],
     )
-    assert all_lost(made, every=2) == []
+    assert all_lost(undisturbed, every=2) == []
 
 
 def test_partitions_that_are_created_together(tmp_path: Path) -> None:
-    made = run(
+    undisturbed = run(
         tmp_path / "data",
         [
             lambda manager: manager.topics.create("events", partitions=3),
             synced(TopicPartition("events", 2), 1),
         ],
     )
-    assert all_lost(made) == []
+    assert all_lost(undisturbed) == []
 
 
-def test_records(tmp_path: Path) -> None:
-    made = run(
+def test_acknowledged_changes_of_records_are_durable(tmp_path: Path) -> None:
+    undisturbed = run(
         tmp_path / "data",
         [
             lambda manager: manager.topics.create("events", config={"segment.bytes": "160"}),
@@ -148,11 +148,11 @@ def test_records(tmp_path: Path) -> None:
             synced(EVENTS, 2),
         ],
     )
-    assert all_lost(made) == []
+    assert all_lost(undisturbed) == []
 
 
 def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Path) -> None:
-    made = run(
+    undisturbed = run(
         tmp_path / "data",
         [
             lambda manager: manager.topics.create("events"),
@@ -163,7 +163,7 @@ def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Pat
             synced(EVENTS, 1),
         ],
     )
-    assert all_lost(made) == []
+    assert all_lost(undisturbed) == []
 
 
 @pytest.mark.long  # it tests the harness
@@ -171,12 +171,12 @@ def test_a_topic_made_again_does_not_begin_where_the_old_one_ended(tmp_path: Pat
 def test_the_harness_finds_what_is_taken_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    plain = files.replace
+    real_replace = files.replace
 
     def replace(path: Path, data: bytes) -> None:
         out = {"registry": topic_registry.TOPICS_FILE, "log start": "log-start-offset-checkpoint"}
         if Path(path).name != out.get(broken):
-            plain(path, data)
+            real_replace(path, data)
         else:
             Path(path).unlink(missing_ok=True)
             with files.Writer(path) as writer:
@@ -187,7 +187,7 @@ def test_the_harness_finds_what_is_taken_out(
     if broken == "sync together":
         monkeypatch.setattr(files, "sync_together", lambda paths: None)
     monkeypatch.setattr(files, "replace", replace)
-    made = run(
+    undisturbed = run(
         tmp_path / "data",
         [
             lambda manager: manager.topics.create("events"),
@@ -198,6 +198,6 @@ def test_the_harness_finds_what_is_taken_out(
     monkeypatch.undo()
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
     try:
-        assert all_lost(made) != []
+        assert all_lost(undisturbed) != []
     except Exception as error:
         assert "siltstone" in type(error).__module__

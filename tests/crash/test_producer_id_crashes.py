@@ -18,14 +18,14 @@ VARIANTS: tuple[Variant, ...] = (KEEP, DROP, 1, 2, 3)
 def test_an_id_that_was_given_is_never_given_again(tmp_path: Path) -> None:
     directories = [tmp_path / directory for directory in DIRECTORIES]
     opened(*directories).close()
-    given = list[tuple[int, int]]()
+    taken = list[tuple[int, int]]()
     with recorded(tmp_path) as recording, opened(*directories) as logs:
         for _ in range(2):  # two programs, one after the other, as far as the ids are concerned
             ids = ProducerIds(logs)
-            given += [(ids.take(), len(recording.steps)) for _ in range(BLOCK + 1)]
+            taken += [(ids.take(), len(recording.steps)) for _ in range(BLOCK + 1)]
     alike, tried = set[int](), 0
     for count in range(len(recording.steps) + 1):
-        largest = max((producer_id for producer_id, steps in given if steps <= count), default=-1)
+        largest = max((producer_id for producer_id, steps in taken if steps <= count), default=-1)
         for variant in VARIANTS:
             if Disk(recording, count).build(variant, alike):
                 tried += 1

@@ -22,21 +22,21 @@ STATES: tuple[Quotas, ...] = (
 
 
 def test_quotas_are_those_of_the_last_change_or_of_the_one_before_it(tmp_path: Path) -> None:
-    directories = [tmp_path / each for each in ("a", "b")]
+    directories = [tmp_path / name for name in ("a", "b")]
     opened(*directories).close()
     acknowledged = [0]
     with recorded(tmp_path) as recording, opened(*directories) as logs:
         for quotas in STATES[1:]:
             logs.topics.replace_quotas(quotas)
             acknowledged.append(len(recording.steps))
-    alike, tried, seen = set[int](), 0, set[int]()
+    alike, tried, reached = set[int](), 0, set[int]()
     for count in range(len(recording.steps) + 1):
-        done = max(number for number, steps in enumerate(acknowledged) if steps <= count)
+        last = max(number for number, steps in enumerate(acknowledged) if steps <= count)
         for variant in VARIANTS:
             if Disk(recording, count).build(variant, alike):
                 tried += 1
                 with opened(*directories) as logs:
-                    found = logs.topics.quotas
-                assert found in STATES[done : done + 2], (count, variant)
-                seen.add(STATES.index(found))
-    assert tried > 10 and seen >= {0, 1, 2, 3}
+                    quotas = logs.topics.quotas
+                assert quotas in STATES[last : last + 2], (count, variant)
+                reached.add(STATES.index(quotas))
+    assert tried > 10 and reached >= {0, 1, 2, 3}

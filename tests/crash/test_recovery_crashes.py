@@ -54,13 +54,13 @@ def stage(root: Path, name: str, destination: Path) -> Path:
 def recover(path: Path) -> list[tuple[str, int | None]]:
     """A start and a stop; each log's status and end offset. The lock is not what is tested."""
     directory = LogDirectory.open(path, lock=False)
-    (done,) = recover_directories([directory], HOW)
-    assert done.offline is None
-    return [(log.status, log.recovered.log_end_offset if log.recovered else None) for log in done.logs]
+    (recovery,) = recover_directories([directory], HOW)
+    assert recovery.offline is None
+    return [(log.status, log.recovered.log_end_offset if log.recovered else None) for log in recovery.logs]
 
 
 def outcome(path: Path) -> dict[str, bytes]:
-    """What a finished start and stop leave, but for the marker's words: they tell of the way there."""
+    """What a finished start and stop leave, but for the marker's content, which depends on the way there."""
     return {name: b"" if name == MARKER else data for name, data in tree(path).items()}
 
 
@@ -68,16 +68,16 @@ class Raising:
     """Lets ``count`` operations happen; then the process is gone."""
 
     def __init__(self, count: int) -> None:
-        self.left = count
+        self.remaining = count
 
     def __call__(self, operation: Operation) -> None:
-        if self.left <= 0:
+        if self.remaining <= 0:
             raise Crash
-        self.left -= 1
+        self.remaining -= 1
 
 
 def crash_after(count: int, act: Callable[[], object]) -> bool:
-    """Do it, gone after ``count`` operations; did it come to that?"""
+    """Call ``act``, and stop it after ``count`` operations; whether it was stopped."""
     try:
         with files.observe(Raising(count)):
             act()
@@ -124,11 +124,11 @@ def test_whatever_was_on_disk_by_then(golden: Path, stopped: Path, tmp_path: Pat
 
 def other_outcomes(recording: Recording, ended: dict[str, bytes], *, every: int = 1) -> Iterator[str]:
     """Images of the disk from which the next start and stop leave something else than ``ended``."""
-    seen: set[int] = set()
+    images: set[int] = set()
     for count in boundaries(len(recording.steps) + 1, every):
         disk = Disk(recording, count)
         for variant in turn(count // every, [KEEP, DROP, *(seed * 1009 + count for seed in SEEDS)]):
-            if not disk.build(variant, seen):
+            if not disk.build(variant, images):
                 continue
             recover(recording.root)
             if outcome(recording.root) != ended:
@@ -149,10 +149,10 @@ def test_the_marker_goes_first_and_comes_last(stopped: Path, tmp_path: Path) -> 
     operations = [step.operation for step in recording.steps]
     assert operations[0] == ("unlink", str(path / MARKER), "")
     assert operations[1] == ("fsync", str(path), "")
-    moved = [i for i, each in enumerate(operations) if each[2].endswith("-offset-checkpoint")]
-    marked = [i for i, each in enumerate(operations) if each[2].endswith(MARKER)]
+    moved = [i for i, operation in enumerate(operations) if operation[2].endswith("-offset-checkpoint")]
+    marked = [i for i, operation in enumerate(operations) if operation[2].endswith(MARKER)]
     assert len(marked) == 1 and moved and max(moved) < marked[0] == len(operations) - 2
-    inside = [i for i, each in enumerate(operations) if "c_bitflip_last-0" in each[1]]
+    inside = [i for i, operation in enumerate(operations) if "c_bitflip_last-0" in operation[1]]
     assert max(inside) < min(moved)
 
 

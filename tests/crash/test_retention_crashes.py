@@ -66,30 +66,30 @@ def write(path: Path, checkpoint: int | None = None) -> Path:
 
 
 def table_from(start: int) -> Table:
-    """What a reader ends with who begins at ``start``: the last value of each key, deleted ones left out."""
-    found = {
+    """The table of a reader that begins at ``start``: the last value of each key, deleted keys left out."""
+    last_values = {
         key.encode(): value and value.encode()
         for base, rows in ROWS.items()
         for i, (key, value, _) in enumerate(rows)
         if base + i >= start
     }
-    return {key: value for key, value in found.items() if value is not None}
+    return {key: value for key, value in last_values.items() if value is not None}
 
 
 def check_log(partition: Path) -> None:
-    """It is in order, and it is the whole log from one of its segments on."""
+    """The log is in order, and it is whole from one of its segments on."""
     assert swap_leftovers(partition) == [] and not list(partition.glob("*.deleted"))
     bases = sorted(logs.logs_of(partition))
     assert {path.stem for path in partition.glob("*.index")} <= {f"{base:020d}" for base in bases}
     snapshots = {int(path.stem) for path in partition.glob("*.snapshot")}
     assert (partition.parent / "keep").exists() or min(snapshots) >= bases[0]  # undo puts them back first
-    found: dict[bytes, bytes | None] = {}
+    last_values: dict[bytes, bytes | None] = {}
     following = 0
     for data in logs.logs_of(partition).values():
         for record in logs.records_in(data):
             assert record.offset >= following and record.key is not None
-            found[record.key], following = record.value, record.offset + 1
-    live = {key: value for key, value in found.items() if value is not None}
+            last_values[record.key], following = record.value, record.offset + 1
+    live = {key: value for key, value in last_values.items() if value is not None}
     assert live == table_from(bases[0]), bases
     assert bases[0] <= LEFT[0]
 
@@ -143,8 +143,8 @@ STRIDES = {"clean": 2, "clean and keep originals": 4, "undo": 3}
 def outcome(path: Path) -> tuple[dict[str, bytes], str]:
     """What a finished run leaves of the log, but for indexes, which a crash may take; the checkpoint."""
     checkpoint = path / CLEANER_CHECKPOINT
-    kept = {name: data for name, data in logs.tree(path / "topic-0").items() if "index" not in name}
-    return kept, checkpoint.read_text() if checkpoint.exists() else ""
+    data_files = {name: data for name, data in logs.tree(path / "topic-0").items() if "index" not in name}
+    return data_files, checkpoint.read_text() if checkpoint.exists() else ""
 
 
 def record(scenario: Scenario, path: Path) -> tuple[Recording, tuple[dict[str, bytes], str]]:
@@ -170,7 +170,7 @@ def reopen_and_check(
         assert not (partition / ".siltstone").exists()
 
 
-def test_what_they_end_with(tmp_path: Path) -> None:
+def test_each_scenario_ends_with_its_segments(tmp_path: Path) -> None:
     for name, scenario in SCENARIOS.items():
         record(scenario, tmp_path / name)
         bases = sorted(logs.logs_of(tmp_path / name / "topic-0"))
@@ -193,7 +193,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
     assert crashes >= len(boundaries(25, stride))
 
 
-def images(
+def failed_images(
     scenario: Scenario,
     recording: Recording,
     ended: tuple[dict[str, bytes], str],
@@ -205,13 +205,13 @@ def images(
 ) -> list[str]:
     """Build every image, or (``in_turns``) one for each count, start on it and check; the failures, one line
     each."""
-    seen: set[int] = set()
+    images: set[int] = set()
     failures = []
     for number, count in enumerate(boundaries(len(recording.steps) + 1, stride)):
         disk = Disk(recording, count)
         for variant in turn(number, variants) if in_turns else variants:
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if not disk.build(mixed, seen):
+            if not disk.build(mixed, images):
                 continue
             rerun = again and (isinstance(variant, str) or mixed % 3 == 0)
             try:
@@ -227,7 +227,9 @@ def test_whatever_was_on_disk_by_then(tmp_path: Path, name: str) -> None:
     scenario = SCENARIOS[name]
     recording, ended = record(scenario, tmp_path / "log")
     variants: list[Variant] = [KEEP, DROP, *SEEDS]
-    assert images(scenario, recording, ended, variants, in_turns=True, stride=STRIDES.get(name, 1)) == []
+    assert (
+        failed_images(scenario, recording, ended, variants, in_turns=True, stride=STRIDES.get(name, 1)) == []
+    )
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -239,7 +241,7 @@ def test_what_is_done_is_durable(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_second_crash_while_it_recovers(tmp_path: Path, name: str) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path, name: str) -> None:
     scenario, rng = SCENARIOS[name], random.Random(7)
     recording, ended = record(scenario, tmp_path / "undisturbed")
     for number in range(examples(12)):
@@ -271,7 +273,7 @@ def test_the_harness_finds_a_deletion_that_is_no_prefix(
     with monkeypatch.context() as patch:
         patch.setattr("siltstone.compaction.inplace.destination.delete_oldest", broken)
         recording, ended = record(scenario, tmp_path / "log")
-    assert images(scenario, recording, ended, [KEEP, DROP, *range(20)], again=False)
+    assert failed_images(scenario, recording, ended, [KEEP, DROP, *range(20)], again=False)
 
 
 def test_the_order_of_operations(tmp_path: Path) -> None:
@@ -281,7 +283,9 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
         i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith(CLEANER_CHECKPOINT)
     )
     going = [i for i, step in enumerate(steps) if i > moved and step[2].endswith(".log.deleted")]
-    kept = [i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith("undo.json")]
+    undo_written = [
+        i for i, step in enumerate(steps) if step[0] == "rename" and step[2].endswith("undo.json")
+    ]
     unlinks = [
         i for i, step in enumerate(steps) if step[0] == "unlink" and i > moved and ".deleted" in step[1]
     ]
@@ -289,6 +293,6 @@ def test_the_order_of_operations(tmp_path: Path) -> None:
     synced = [i for i, step in enumerate(steps) if step == ("fsync", partition, "")]
     bases = [Path(steps[i][2]).name for i in going]
     assert len(going) > 1 and bases == sorted(bases)
-    assert moved < kept[-1] < going[0] and going[-1] < unlinks[0]
+    assert moved < undo_written[-1] < going[0] and going[-1] < unlinks[0]
     for earlier, later in zip(going, [*going[1:], unlinks[0]], strict=True):
         assert any(earlier < sync < later for sync in synced)

@@ -30,13 +30,13 @@ def check(path: Path) -> None:
     partition = path / "topic-0"
     finish_replacement(partition)
     assert swap_leftovers(partition) == []
-    found: dict[bytes, int] = {}
+    last_offsets: dict[bytes, int] = {}
     following = 0
     for data in logs.logs_of(partition).values():
         for record in logs.records_in(data):
             assert record.offset >= following and record.key is not None
-            found[record.key], following = record.offset, record.offset + 1
-    assert found.items() >= LIVE.items()
+            last_offsets[record.key], following = record.offset, record.offset + 1
+    assert last_offsets.items() >= LIVE.items()
 
 
 def outcome(path: Path) -> dict[str, bytes]:
@@ -70,12 +70,12 @@ def test_every_operation_may_be_the_last(tmp_path: Path) -> None:
 
 def test_whatever_was_on_disk_by_then(tmp_path: Path) -> None:
     recording, ended = undisturbed(tmp_path / "undisturbed")
-    seen: set[int] = set()
+    images: set[int] = set()
     built = 0
     for count in boundaries(len(recording.steps) + 1, 2):
         disk = Disk(recording, count)
         for variant in (DROP, KEEP, *(seed * 1009 + count for seed in range(3))):
-            if disk.build(variant, seen):
+            if disk.build(variant, images):
                 built += 1
                 check(recording.root)
                 clean(recording.root)
@@ -96,8 +96,8 @@ def start(path: Path) -> None:
 
 
 def all_offsets(path: Path) -> list[int]:
-    found = logs.logs_of(path / "topic-0").values()
-    return [record.offset for data in found for record in logs.records_in(data)]
+    segments = logs.logs_of(path / "topic-0").values()
+    return [record.offset for data in segments for record in logs.records_in(data)]
 
 
 def test_a_start_that_splits_may_be_stopped_anywhere(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_a_start_that_splits_may_be_stopped_anywhere(tmp_path: Path) -> None:
         start(first)
     ended, expected = outcome(first), all_offsets(first)
     assert len(ended) > len(WIDE) // 2 and expected[: len(WIDE)] == WIDE
-    seen: set[int] = set()
+    images: set[int] = set()
     built = 0
     for count in boundaries(len(recording.steps) + 1, 2):
         disk = Disk(recording, count)
         for variant in (DROP, KEEP, *(seed * 1009 + count for seed in range(3))):
-            if disk.build(variant, seen):
+            if disk.build(variant, images):
                 built += 1
                 start(recording.root)
                 assert all_offsets(recording.root) == expected, (count, variant)

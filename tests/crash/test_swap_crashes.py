@@ -78,7 +78,7 @@ def outcome(path: Path) -> tuple[bytes, str, list[str]]:
     """What a finished run leaves: all batches in order, the checkpoint, other files' names."""
     partition = path / "topic-0"
     whole = b"".join(logs.logs_of(partition).values())
-    rest = sorted(each for each in os.listdir(path) if each not in ("keep", ".lock"))
+    rest = sorted(name for name in os.listdir(path) if name not in ("keep", ".lock"))
     return whole, (path / "cleaner-offset-checkpoint").read_text(), rest
 
 
@@ -177,7 +177,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, name: str) -> None:
     assert crashes >= len(boundaries(60, stride))
 
 
-def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path) -> None:
     scenario = SCENARIOS["clean"]
     recording, before, ended = record(scenario, tmp_path / "undisturbed")
     rng = random.Random(11)
@@ -207,13 +207,13 @@ def _try_images(
     Every image is started on; the run is made again on those of KEEP and DROP and on each third other.
     ``change``: what is done to the model before; ``in_turns``: one variant for each of ``counts``.
     """
-    seen: set[int] = set()
+    images: set[int] = set()
     for number, count in enumerate(counts):
         disk = Disk(recording, count)
         change(disk)
         for variant in turn(number, variants) if in_turns else variants:
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if not disk.build(mixed, seen):
+            if not disk.build(mixed, images):
                 continue
             rerun = again and (isinstance(variant, str) or mixed % 3 == 0)
             try:

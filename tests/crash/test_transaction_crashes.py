@@ -49,7 +49,7 @@ def check_names(partition: Path) -> None:
 
 
 def copy_of(living: Living, path: Path) -> Living:
-    """The same log once more."""
+    """A copy of the log."""
     shutil.copytree(living.root, path)
     other = copy.copy(living)
     other.root, other.partition = path, path / living.partition.name
@@ -65,7 +65,7 @@ class Undisturbed:
         self.table = table(self.living.partition)
         with recorded(path) as self.recording:
             clean(self.living, self.limits)
-        self.left = committed(self.living.partition)
+        self.remaining = committed(self.living.partition)
 
     def limits_of(self, living: Living) -> RunLimits:
         """As little room as its groups need; those that were swapped become larger groups of the next run."""
@@ -81,10 +81,10 @@ class Undisturbed:
         if again:
             clean(living, self.limits_of(living))
             check_names(living.partition)
-            assert committed(living.partition) == self.left
+            assert committed(living.partition) == self.remaining
 
 
-def test_the_log_has_what_it_takes(tmp_path: Path) -> None:
+def test_the_log_has_several_groups_and_aborts_across_them(tmp_path: Path) -> None:
     """Groups, an aborted transaction over several of them, entries that are carried over."""
     living = write(tmp_path / "log")
     expected = oracle.clean(living.partition, living.rules(ROUND))
@@ -110,7 +110,7 @@ def test_every_operation_may_be_the_last(tmp_path: Path, in_waves: bool) -> None
     assert crashes > (15 if THOROUGH else 1)
 
 
-def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
+def test_a_second_crash_during_the_recovery(tmp_path: Path) -> None:
     undisturbed = Undisturbed(tmp_path / "undisturbed")
     total, rng = len(undisturbed.recording.steps), random.Random(12)
     for number in range(examples(20)):
@@ -124,12 +124,12 @@ def test_a_second_crash_while_it_recovers(tmp_path: Path) -> None:
 
 def failures(undisturbed: Undisturbed, variants: list[Variant], *, again: bool = True) -> Iterator[str]:
     """Every image that may be on disk: what is wrong on it, one line each."""
-    seen, recording = set[int](), undisturbed.recording
+    images, recording = set[int](), undisturbed.recording
     for count in boundaries(len(recording.steps) + 1):
         disk = Disk(recording, count)
         for variant in turn(count, variants):
             mixed = variant * 1009 + count if isinstance(variant, int) else variant
-            if not disk.build(mixed, seen):
+            if not disk.build(mixed, images):
                 continue
             try:
                 undisturbed.start_and_check(undisturbed.living, again=again and count % 3 == 0)

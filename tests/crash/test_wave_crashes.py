@@ -33,7 +33,7 @@ Outcome = tuple[object, ...]
 
 @pytest.fixture(params=[False, True], ids=["whole groups", "ranges"])
 def is_cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Are groups cut into ranges, one for each batch?"""
+    """Whether groups are cut into ranges, one for each batch."""
     if request.param:
         cut_at_every_batch(monkeypatch)
     return bool(request.param)
@@ -78,7 +78,7 @@ def start_again(path: Path, before: Table, ended: Outcome, *, broker: bool) -> l
 
 def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
     recording, before, ended = record(tmp_path / "undisturbed", is_cut=is_cut)
-    left: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     whole = tmp_path / "undisturbed" / "topic-0"
     for number, count in enumerate(boundaries(len(recording.steps), STRIDE)):
         path = tmp_path / str(count)
@@ -87,14 +87,14 @@ def test_every_operation_may_be_the_last(tmp_path: Path, is_cut: bool) -> None:
         assert crash_after(count, run) or count > len(recording.steps) - 3
         swapped = sum(item in logs.logs_of(whole).items() for item in logs.logs_of(path / "topic-0").items())
         notes = start_again(path, before, ended, broker=number % 2 == 0)
-        left[f"{swapped} segments as in the end"] += 1
-        left["staged files"] += REMOVED_STAGED in notes
+        outcomes[f"{swapped} segments as in the end"] += 1
+        outcomes["staged files"] += REMOVED_STAGED in notes
         shutil.rmtree(path)
-    assert len(left) > waves.GROUPS, left
-    assert left["staged files"] > len(boundaries(len(recording.steps), STRIDE)) // 2, left
+    assert len(outcomes) > waves.GROUPS, outcomes
+    assert outcomes["staged files"] > len(boundaries(len(recording.steps), STRIDE)) // 2, outcomes
 
 
-def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
+def test_crashes_of_one_run_after_another(tmp_path: Path) -> None:
     """Interrupted again and again, each time with some groups more."""
     recording, before, ended = record(tmp_path / "undisturbed")
     first_swap = _first_swap(recording)
@@ -104,8 +104,8 @@ def test_crashes_while_it_starts_again(tmp_path: Path) -> None:
         waves.write(path)
         crash_after(rng.randrange(first_swap, len(recording.steps)), lambda path=path: clean(path))
         for again in range(4):
-            gone = crash_after(rng.randrange(90), lambda path=path: clean(path, f"2-{again}"))  # noqa: B023
-            assert table(path / "topic-0") == before or gone
+            has_crashed = crash_after(rng.randrange(90), lambda path=path: clean(path, f"2-{again}"))  # noqa: B023
+            assert table(path / "topic-0") == before or has_crashed
         finish_replacement(path / "topic-0")
         assert table(path / "topic-0") == before
         clean(path, "3-last")

@@ -35,12 +35,12 @@ def write(root: Path, write_id: str = "job") -> None:
     job(root, *tasks, topic="users", writeId=write_id, batchSize="300")
 
 
-def there(root: Path) -> list[list[bytes | None]]:
+def readable(root: Path) -> list[list[bytes | None]]:
     return [values(root, "users", partition) for partition in range(2)]
 
 
 def to_the_end(root: Path) -> list[list[bytes | None]]:
-    """The same beyond the high watermark."""
+    """The values of both partitions to the log's end, beyond the high watermark."""
     with ReadOnlyLogs([root], clock=CLOCK) as logs:
         views = [logs["users", n].view for n in range(2)]
         whole = [FixedLog(view._replace(high_watermark=view.log_end_offset)) for view in views]
@@ -53,10 +53,10 @@ def run(tmp_path: Path) -> tuple[Recording, list[list[bytes | None]], list[list[
     with LogManager.open([root], clock=CLOCK) as manager:
         manager.topics.create("users", 2)
     job(root, [BEFORE], topic="users")
-    before = there(root)
+    before = readable(root)
     with recorded(root) as recording:
         write(root)
-    return recording, before, there(root)
+    return recording, before, readable(root)
 
 
 def test_a_job_that_runs_again_leaves_each_record_once(
@@ -69,11 +69,11 @@ def test_a_job_that_runs_again_leaves_each_record_once(
         for variant in turn(count, VARIANTS):
             Disk(recording, count).build(variant)
             # A reader goes by the high watermark that was written down: it sees nothing that is half there.
-            assert there(recording.root) in (before, after), (count, variant)
+            assert readable(recording.root) in (before, after), (count, variant)
             half += to_the_end(recording.root) not in (before, after)
             write(recording.root)
-            assert there(recording.root) == after, (count, variant)
-            assert [each.is_done for each in load_writes(recording.root)] == [True], (count, variant)
+            assert readable(recording.root) == after, (count, variant)
+            assert [write_.is_done for write_ in load_writes(recording.root)] == [True], (count, variant)
     assert half > (2 if THOROUGH else 0)
 
 
@@ -87,10 +87,10 @@ def test_another_job_finds_the_crashed_one_whole_or_not_at_all(
             Disk(recording, count).build(variant)
             job(recording.root, [BEFORE], topic="users", writeId="other")
             more = [before, after]
-            found = there(recording.root)
-            whole = [[kept[n] + before[n] for n in range(2)] for kept in more]
-            assert found in whole, (count, variant)
-            outcomes.add(whole.index(found))
+            present = readable(recording.root)
+            whole = [[first[n] + before[n] for n in range(2)] for first in more]
+            assert present in whole, (count, variant)
+            outcomes.add(whole.index(present))
     assert outcomes == {0, 1}
 
 
@@ -118,8 +118,10 @@ def test_a_crash_while_a_crashed_job_is_finished_behind_other_records(
             Disk(second, count).build(variant)
             append_by_a_broker(second.root)
             write(second.root)
-            found = [value for partition in there(second.root) for value in partition]
-            assert [each for each in found if each not in (b"v2000", b"broker")] == after[0] + after[1], count
+            present = [value for partition in readable(second.root) for value in partition]
+            assert [value for value in present if value not in (b"v2000", b"broker")] == after[0] + after[
+                1
+            ], count
 
 
 def test_staging_is_over_when_the_job_is(

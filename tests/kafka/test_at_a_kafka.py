@@ -31,11 +31,11 @@ def run(siltstone: Command) -> Command:
     return functools.partial(siltstone, stdin=LINES)
 
 
-def test_the_output_is_that_of_a_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:
+def test_the_output_at_a_kafka_is_that_of_its_directory(kafka: Broker, run: Command, tmp_path: Path) -> None:
     assert_alike(run, kafka.bootstrap, tmp_path)
 
 
-def test_groups_of_a_kafka(kafka: Broker, run: Command) -> None:
+def test_the_groups_of_a_kafka_are_listed(kafka: Broker, run: Command) -> None:
     kafka.create_topic("orders", 2)
     kafka.produce("orders", [Sent(key=b"k", value=b"v")] * 5)
     consumer = Consumer(
@@ -43,14 +43,14 @@ def test_groups_of_a_kafka(kafka: Broker, run: Command) -> None:
     )
     consumer.commit(offsets=[ClientPartition("orders", 0, 3)], asynchronous=False)
     consumer.close()
-    done = run("groups", "--bootstrap-server", kafka.bootstrap)
-    assert done.status == 0, done.err
-    assert [line.split() for line in done.lines] == [
+    result = run("groups", "--bootstrap-server", kafka.bootstrap)
+    assert result.status == 0, result.err
+    assert [line.split() for line in result.lines] == [
         "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID".split(),
         ["billing", "orders", "0", "3", "5", "2", "-", "-", "-"],
     ]
     assert run("groups", "--bootstrap-server", kafka.bootstrap, "--list").lines == ["billing"]
     (group,) = run("groups", "--bootstrap-server", kafka.bootstrap, "--json").document["groups"]
     assert (group["name"], group["type"], group["state"]) == ("billing", "Classic", "Empty")
-    done = run("groups", "--bootstrap-server", kafka.bootstrap, "--group", "nope")
-    assert (done.status, "(GROUP_ID_NOT_FOUND)" in done.err) == (1, True)
+    result = run("groups", "--bootstrap-server", kafka.bootstrap, "--group", "nope")
+    assert (result.status, "(GROUP_ID_NOT_FOUND)" in result.err) == (1, True)

@@ -31,8 +31,8 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    found = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
-    return {str(path.relative_to(root)): path.read_bytes() for path in found}
+    paths = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths}
 
 
 def test_a_kafka_starts_on_a_restored_directory(tmp_path: Path, target: Path) -> None:

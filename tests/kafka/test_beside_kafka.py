@@ -41,10 +41,10 @@ def test_both_cleaners_leave_the_same_records_and_are_measured(
     results = measure(TINY, tmp_path, plan)
     (kafka,), (ours,) = results.runs["kafka-tuned", "hot"], results.runs["in-process", "hot"]
     assert kafka.passes == 1
-    for each in (kafka, ours):
-        assert 0 < each.own <= each.wall + 0.2
-        assert min(each.processor, each.memory) > 0
-        assert each.written > 0 or (FOLDER is not None and tmp_path.is_relative_to(FOLDER))
+    for measured in (kafka, ours):
+        assert 0 < measured.own <= measured.wall + 0.2
+        assert min(measured.processor, measured.memory) > 0
+        assert measured.written > 0 or (FOLDER is not None and tmp_path.is_relative_to(FOLDER))
     assert kafka.disk > 0, "what Kafka replaces stays for a minute"
     assert "| in-process | hot | " in markdown(results)
 
@@ -85,10 +85,10 @@ def _results(size: int, kafka: float, ours: float) -> Results:
 
 
 def test_break_even_lies_between_the_sizes_around_it() -> None:
-    found = [_results(1, 0.5, 1.0), _results(4, 1.0, 0.5)]
-    assert break_even(found, "hot")["kafka-tuned"] == pytest.approx(2.0)
-    assert break_even(found[1:], "hot")["kafka-tuned"] == 4
-    assert break_even(found[:1], "hot")["kafka-tuned"] is None
+    results = [_results(1, 0.5, 1.0), _results(4, 1.0, 0.5)]
+    assert break_even(results, "hot")["kafka-tuned"] == pytest.approx(2.0)
+    assert break_even(results[1:], "hot")["kafka-tuned"] == 4
+    assert break_even(results[:1], "hot")["kafka-tuned"] is None
 
 
 def test_a_goal_that_is_missed_is_called_so() -> None:

@@ -40,9 +40,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def siltstone(*arguments: str | Path) -> str:
     """What a command that must end well prints."""
-    done = run_siltstone(*arguments)
-    assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    completed = run_siltstone(*arguments)
+    assert completed.returncode == 0, (
+        f"{arguments}: exit code {completed.returncode}\n{completed.stdout}\n{completed.stderr}"
+    )
+    return completed.stdout
 
 
 @pytest.mark.long  # test_backup.py and cleaning/test_out.py have its two halves
@@ -62,8 +64,8 @@ def test_a_backup_is_cleaned_in_buckets_and_a_kafka_serves_it(tmp_path: Path, se
     explained = json.loads(siltstone("explain", before, "--engine", "process", "--force", "--json"))
     (log,) = [log for log in explained["logs"] if log["topic"] == "users"]
     cleaning = ("clean", before, "--out", after, "--engine", "process", "--force", "--json")
-    done = json.loads(siltstone(*cleaning))
-    (cleaned,) = [log for log in done["logs"] if log["topic"] == "users"]
+    report = json.loads(siltstone(*cleaning))
+    (cleaned,) = [log for log in report["logs"] if log["topic"] == "users"]
     assert cleaned["status"] == "cleaned"
     assert cleaned["bytes_after"] < cleaned["bytes_before"] == log["bytes_before"]
     siltstone("verify", before, after, "--engine", "process")

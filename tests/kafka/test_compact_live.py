@@ -30,7 +30,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield broker
 
 
-def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
+def test_a_running_kafka_is_compacted_and_keeps_its_settings(
+    broker: Broker, siltstone: Command, tmp_path: Path
+) -> None:
     for topic in ("by-files", "by-reading"):
         broker.create_topic(topic, configs=CONFIGS)
         # 44 superseded records in closed segments; after them keys that do not repeat.
@@ -46,25 +48,27 @@ def test_a_running_kafka(broker: Broker, siltstone: Command, tmp_path: Path) -> 
     assert admin.settings("by-files") == before["by-files"]
 
     by_files = ("--topic", "by-files", "--log-dir", broker.log_dirs[0])
-    done = siltstone("compact", *server, *by_files)
-    assert done.status == 0, done.err
-    (partition,) = done.document["partitions"]
+    result = siltstone("compact", *server, *by_files)
+    assert result.status == 0, result.err
+    (partition,) = result.document["partitions"]
     assert partition["cleaned_to"] == partition["active_from"] > 0
-    kept = broker.consume_all("by-files")
-    assert len(kept) == len({record.key for record in kept}) == 36
+    retained = broker.consume_all("by-files")
+    assert len(retained) == len({record.key for record in retained}) == 36
     assert broker.end_offset("by-files") == 80
 
     by_reading = ("--topic", "by-reading", "--timeout", "80")
-    done = siltstone("compact", *server, *by_reading)
-    assert done.status == 0, done.err
-    (partition,) = done.document["partitions"]
+    result = siltstone("compact", *server, *by_reading)
+    assert result.status == 0, result.err
+    (partition,) = result.document["partitions"]
     assert partition["status"] == live.CLEANED
     assert (partition["before"]["superseded"], partition["after"]["superseded"]) == (44, 0)
     assert {topic: admin.settings(topic) for topic in before} == before
     assert not (tmp_path / "journal").exists()
 
 
-def test_a_run_that_is_ended_by_a_signal(broker: Broker, siltstone: Command, tmp_path: Path) -> None:
+def test_settings_are_restored_after_a_run_that_a_signal_ends(
+    broker: Broker, siltstone: Command, tmp_path: Path
+) -> None:
     """All records are in the active segment, so that the run waits until it is ended."""
     journal = tmp_path / "journal"
     broker.create_topic("active", configs=CONFIGS | {"segment.ms": "500000"})
@@ -85,8 +89,8 @@ def test_a_run_that_is_ended_by_a_signal(broker: Broker, siltstone: Command, tmp
         assert journal.exists() == (number == signal.SIGKILL)
         if number == signal.SIGKILL:
             assert admin.settings("active") != before
-            done = siltstone("compact", *flags, "--restore")
-            assert done.status == 0, done.err
+            result = siltstone("compact", *flags, "--restore")
+            assert result.status == 0, result.err
         poll_until(lambda: admin.settings("active") == before or None, what="the old settings", timeout_s=10)
     assert not journal.exists()
     assert broker.end_offset("active") == 9

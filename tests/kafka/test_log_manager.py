@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kafka
 
 
 def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
-    """Also: our ``meta.properties`` of a second directory, and our file in the root, are fine with it."""
+    """The broker also accepts our ``meta.properties`` of a second directory, and our file in the root."""
     first, second = tmp_path / "data", tmp_path / "more"
     broker = HostedBroker(first)
     with broker:
@@ -38,8 +38,8 @@ def test_a_broker_continues_where_a_manager_stopped(tmp_path: Path) -> None:
     assert checkpoint(first, "replication-offset-checkpoint")["events", 0] == 81
     both = HostedBroker([first, second])
     with both:
-        found = both.consume_all("events")
-        assert [record.key for record in found] == [b"%d" % number for number in range(20, 81)]
+        records = both.consume_all("events")
+        assert [record.key for record in records] == [b"%d" % number for number in range(20, 81)]
         assert both.end_offset("events") == 81
         assert both.produce("events", [Sent(key=b"81", value=b"kafka")]) == [81]
     log_of_it = both.log_file.read_text(errors="replace")

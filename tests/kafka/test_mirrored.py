@@ -102,7 +102,7 @@ def some_rows(rng: random.Random, now_ms: int) -> dict[int, list[Row]]:
     }
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_records_that_are_mirrored_to_siltstone_and_back_are_the_same(tmp_path: Path) -> None:
     with (
         Broker(tmp_path / "from") as theirs,
         Broker(tmp_path / "back") as again,

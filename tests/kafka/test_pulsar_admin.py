@@ -76,10 +76,10 @@ def test_pulsars_client_administers_compaction(tmp_path: Path) -> None:
                 str(HERE / "Admin.java"),
                 *server.urls,
             ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+            completed = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
         finally:
             server.stop()
-        assert done.returncode == 0, (done.stdout, done.stderr)
-        assert done.stdout.split("\n") == EXPECTED.lstrip().split("\n")
+        assert completed.returncode == 0, (completed.stdout, completed.stderr)
+        assert completed.stdout.split("\n") == EXPECTED.lstrip().split("\n")
         actions = [change.action for change in served.opened_changes().newest()]
         assert actions == ["compact", *["alter-namespace"] * 2, *["alter"] * 2]

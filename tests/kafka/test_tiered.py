@@ -13,11 +13,11 @@ def test_remote_and_local_segments_are_the_log(tmp_path: Path) -> None:
     expected = as_lines(write_and_tier(broker))
     remote = str(tmp_path / "tier" / STORAGE)
 
-    def found(**options: str) -> list[str]:
+    def lines(**options: str) -> list[str]:
         with st.open(tmp_path / "logs", **options) as logs:  # type: ignore[call-overload]
             return as_lines(logs[TOPIC, 0].records(isolation="read_committed"))
 
-    assert found(remote=remote) == expected
-    assert len(found()) < len(expected) / 2
+    assert lines(remote=remote) == expected
+    assert len(lines()) < len(expected) / 2
     with broker:  # a running broker's directory is read, too
-        assert found(remote=remote) == expected
+        assert lines(remote=remote) == expected

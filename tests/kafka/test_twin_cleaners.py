@@ -35,7 +35,7 @@ each_time = pytest.mark.parametrize("time", [0, 1], ids=["first", "second"])
 def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
     """Written, stopped, copied, cleaned by the broker, twice; what the broker cleans it goes on with."""
     root = tmp_path_factory.mktemp("twins")
-    found = []
+    pairs = []
     with HostedBroker(root / "live") as broker:
         for topic in TOPICS:
             broker.create_topic(topic.name, 1, topic.config)
@@ -47,8 +47,8 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> list[Twins]:
             before = copy_of(broker.log_dirs[0], root / f"before-{time}")
             broker.start()
             let_the_broker_clean(broker, before)
-            found.append(Twins(before=before, after=copy_of(broker.log_dirs[0], root / f"after-{time}")))
-    return found
+            pairs.append(Twins(before=before, after=copy_of(broker.log_dirs[0], root / f"after-{time}")))
+    return pairs
 
 
 @each_time
@@ -82,7 +82,7 @@ def test_an_open_transaction_ends_the_range(twins: list[Twins]) -> None:
         assert (end_of_cleaning(twins[0].before, topic) < bases[-1]) == topic.open, topic.name
 
 
-def test_there_was_something_to_clean(twins: list[Twins]) -> None:
+def test_the_topics_had_something_to_clean(twins: list[Twins]) -> None:
     for topic in TOPICS:
         assert len(segment_bases(twins[0].before, topic.name)) >= 4, topic.name
     aborted, markers, empty = 0, 0, 0

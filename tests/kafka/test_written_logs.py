@@ -48,7 +48,7 @@ CONFIG = {
 COMPACT = {**CONFIG, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0"}
 TXN = TRANSACTIONAL_BIT
 
-Seen = dict[str, dict[Partition, list[Record]]]
+Consumed = dict[str, dict[Partition, list[Record]]]
 """By isolation level and partition."""
 
 
@@ -57,7 +57,7 @@ class Prepared:
     """A stopped broker; what consumers read of `theirs`; what producers the broker knew of it."""
 
     broker: Broker
-    seen: Seen
+    consumed: Consumed
     producers: list[clients.ProducerState]
 
 
@@ -80,13 +80,13 @@ class Served:
 
     log: str
     log_dir: Path
-    seen: Seen
-    java: Seen
+    consumed: Consumed
+    java: Consumed
     ends: dict[Partition, tuple[int, int, int]]
     producers: list[list[clients.ProducerState]]
     times: dict[Partition, dict[int, tuple[int, int] | None]]
     added: dict[str, list[Sent]]
-    seen_after: Seen
+    consumed_after: Consumed
 
 
 # A real broker with real clients
@@ -99,12 +99,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         broker.create_topic(OURS, 2, COMPACT)
         broker.create_topic(THEIRS, 1, CONFIG)
         real_clients.write_topic(broker, THEIRS)
-        seen = _consume(broker, [(THEIRS, 0)])
+        consumed = _consume(broker, [(THEIRS, 0)])
         producers = clients.describe_producers(broker.bootstrap, THEIRS)
-    return Prepared(broker=broker, seen=seen, producers=producers)
+    return Prepared(broker=broker, consumed=consumed, producers=producers)
 
 
-def _consume(broker: Broker, partitions: list[Partition] | tuple[Partition, ...]) -> Seen:
+def _consume(broker: Broker, partitions: list[Partition] | tuple[Partition, ...]) -> Consumed:
     return {isolation: clients.consume(broker.bootstrap, partitions, isolation) for isolation in ISOLATIONS}
 
 
@@ -202,21 +202,23 @@ def _send_last_batches_again(log: PartitionLog) -> list[tuple[bool, int, int]]:
 def _go_on_in_theirs(log: PartitionLog, known: list[clients.ProducerState]) -> list[Record]:
     """Plain records, an idempotent producer's next ones (its client is gone), a transaction of our own."""
     sent = workload(seed=63, prefix=THEIRS, count=30, keys=10, start_ms=start_ms())
-    at, mine = log.log_end_offset, FIRST_PRODUCER_ID
-    plain = [int(batch["producer_id"]) for batch, _ in _stored_batches(log) if not batch["attributes"] & TXN]
-    idle = next(each for each in known if each.producer_id == max(plain))
+    at, own_id = log.log_end_offset, FIRST_PRODUCER_ID
+    outside_transactions = [
+        int(batch["producer_id"]) for batch, _ in _stored_batches(log) if not batch["attributes"] & TXN
+    ]
+    idle = next(producer for producer in known if producer.producer_id == max(outside_transactions))
     shapes = [
         NewBatchHeader(),
         NewBatchHeader(
             producer_id=idle.producer_id, producer_epoch=idle.epoch, base_sequence=idle.last_sequence + 1
         ),
-        NewBatchHeader(producer_id=mine, producer_epoch=0, base_sequence=0, transactional=True),
+        NewBatchHeader(producer_id=own_id, producer_epoch=0, base_sequence=0, transactional=True),
     ]
     for number, shape in enumerate(shapes):
         log.append(batch_of(sent[10 * number :][:10], shape))
     log.append(
         end_transaction_marker(
-            is_commit=True, producer_id=mine, producer_epoch=0, coordinator_epoch=0, timestamp_ms=start_ms()
+            is_commit=True, producer_id=own_id, producer_epoch=0, coordinator_epoch=0, timestamp_ms=start_ms()
         ),
         origin=Origin.COORDINATOR,
     )
@@ -226,9 +228,9 @@ def _go_on_in_theirs(log: PartitionLog, known: list[clients.ProducerState]) -> l
 def _our_times(log: PartitionLog) -> dict[int, tuple[int, int] | None]:
     """Offset and time of the first record at or after some times, before and behind all of them too."""
     some = [record.timestamp_ms for record in _read(log, READ_UNCOMMITTED)[::150]]
-    asked = [0, *(time + late for time in some for late in (0, 1)), 1 << 45, MAX_TIMESTAMP]
-    found = {time: log.offset_for_time(time) for time in asked}
-    return {time: place and (place.offset, place.timestamp) for time, place in found.items()}
+    times = [0, *(time + late for time in some for late in (0, 1)), 1 << 45, MAX_TIMESTAMP]
+    places = {time: log.offset_for_time(time) for time in times}
+    return {time: place and (place.offset, place.timestamp) for time, place in places.items()}
 
 
 # The broker on what Siltstone left
@@ -238,7 +240,7 @@ def _our_times(log: PartitionLog) -> dict[int, tuple[int, int] | None]:
 def served(prepared: Prepared, ours: Ours) -> Served:
     broker = prepared.broker
     with broker:
-        seen = _consume(broker, PARTITIONS)
+        consumed = _consume(broker, PARTITIONS)
         times = {
             partition: real_clients.times(broker, partition, ours.times[partition])
             for partition in PARTITIONS
@@ -247,17 +249,17 @@ def served(prepared: Prepared, ours: Ours) -> Served:
         java = {isolation: _consume_java(broker, ours, isolation) for isolation in ISOLATIONS}
         producers = [clients.describe_producers(broker.bootstrap, OURS, number) for number in range(2)]
         added = dict(zip(ISOLATIONS, real_clients.add_more(broker, (OURS, THEIRS)), strict=True))
-        seen_after = _consume(broker, PARTITIONS)
+        consumed_after = _consume(broker, PARTITIONS)
     return Served(
         log=broker.log_file.read_text(errors="replace"),
         log_dir=broker.log_dirs[0],
-        seen=seen,
+        consumed=consumed,
         java=java,
         ends=ends,
         producers=producers,
         times=times,
         added=added,
-        seen_after=seen_after,
+        consumed_after=consumed_after,
     )
 
 
@@ -275,7 +277,7 @@ def _expected(writer: OurWriter, isolation: str) -> list[Record]:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_siltstone_reads_what_consumers_read(prepared: Prepared, ours: Ours, isolation: str) -> None:
-    theirs = prepared.seen[isolation][THEIRS, 0]
+    theirs = prepared.consumed[isolation][THEIRS, 0]
     assert ours.read_theirs[isolation] == theirs
     assert len(theirs) == (1160 if isolation == READ_UNCOMMITTED else 880)
 
@@ -291,11 +293,11 @@ def test_consumers_read_what_siltstone_wrote(
     prepared: Prepared, ours: Ours, served: Served, isolation: str
 ) -> None:
     for number, writer in enumerate(ours.writers):
-        assert served.seen[isolation][OURS, number] == _expected(writer, isolation)
+        assert served.consumed[isolation][OURS, number] == _expected(writer, isolation)
         assert served.java[isolation][OURS, number] == _expected(writer, isolation)
         assert len(writer.committed()) < len(writer.uncommitted()) == 1900 + 100 * number
-    theirs = prepared.seen[isolation][THEIRS, 0] + ours.added_to_theirs
-    assert served.seen[isolation][THEIRS, 0] == theirs
+    theirs = prepared.consumed[isolation][THEIRS, 0] + ours.added_to_theirs
+    assert served.consumed[isolation][THEIRS, 0] == theirs
 
 
 def test_offsets_and_producers_are_the_same(ours: Ours, served: Served) -> None:
@@ -307,7 +309,7 @@ def test_offsets_and_producers_are_the_same(ours: Ours, served: Served) -> None:
 
 
 def test_the_broker_recovered_nothing(served: Served) -> None:
-    """It took every producer from the snapshot at the end, and complained of nothing."""
+    """The broker took every producer from the snapshot at the end, and logged no complaint."""
     lines = [line for line in served.log.splitlines() if "ours-" in line or "theirs-" in line]
     bad = (
         "Recovering unflushed",
@@ -339,19 +341,22 @@ def test_kafkas_tool_finds_nothing_wrong(ours: Ours, served: Served) -> None:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_both_go_on(served: Served, isolation: str) -> None:
+def test_consumers_and_siltstone_read_what_producers_add(served: Served, isolation: str) -> None:
     """What the broker's producers added comes behind the rest, and a read-only Siltstone sees it all."""
     for topic_partition in PARTITIONS:
-        before, after = served.seen[isolation][topic_partition], served.seen_after[isolation][topic_partition]
+        before, after = (
+            served.consumed[isolation][topic_partition],
+            served.consumed_after[isolation][topic_partition],
+        )
         added = [] if topic_partition == (OURS, 1) else served.added[isolation]
         assert after[: len(before)] == before
-        assert [(each.key, each.value) for each in after[len(before) :]] == [
-            (each.key, each.value) for each in added
+        assert [(record.key, record.value) for record in after[len(before) :]] == [
+            (record.key, record.value) for record in added
         ]
     with st.open(served.log_dir) as logs:
         assert {
             partition: _read(logs[partition], isolation) for partition in PARTITIONS
-        } == served.seen_after[isolation]
+        } == served.consumed_after[isolation]
 
 
 # After a crash of ours
@@ -368,13 +373,13 @@ def test_recovery_agrees_after_a_crash(ours: Ours, served: Served, tmp_path: Pat
         last.write_bytes(data[:-10] if tail is None else data + tail)
     brokers = HostedBroker(copy_of(ours.crashed, tmp_path / "logs"))
     config = [part for name, value in CONFIG.items() for part in ("--config", f"{name}={value}")]
-    done = siltstone_command.run_siltstone("recover", ours.crashed, *config, "--json")
-    assert done.returncode == 0, done.stdout
-    logs = {(each["topic"], each["partition"]): each for each in json.loads(done.stdout)["logs"]}
+    completed = siltstone_command.run_siltstone("recover", ours.crashed, *config, "--json")
+    assert completed.returncode == 0, completed.stdout
+    logs = {(row["topic"], row["partition"]): row for row in json.loads(completed.stdout)["logs"]}
     with brokers as broker:
         ends = {partition: broker.end_offset(*partition) for partition in PARTITIONS}
         stable = {partition: real_clients.ends(broker, partition)[1] for partition in PARTITIONS}
-        seen = _consume(broker, PARTITIONS)
+        consumed = _consume(broker, PARTITIONS)
     assert ends == {partition: logs[partition]["log_end_offset"] for partition in PARTITIONS}
     assert ends[OURS, 0] < ours.writers[0].end_offset and ends[OURS, 1] == ours.writers[1].end_offset
     assert "segment 0. 0 recovered for ours-1" in broker.log_file.read_text(errors="replace")
@@ -387,14 +392,14 @@ def test_recovery_agrees_after_a_crash(ours: Ours, served: Served, tmp_path: Pat
     with st.LogManager.open([ours.crashed]) as recovered:
         assert {partition: recovered[partition].last_stable_offset for partition in PARTITIONS} == stable
         for isolation in ISOLATIONS:
-            assert {partition: _read(recovered[partition], isolation) for partition in PARTITIONS} == seen[
-                isolation
-            ]
+            assert {
+                partition: _read(recovered[partition], isolation) for partition in PARTITIONS
+            } == consumed[isolation]
 
 
 def _files(folder: Path, kind: str) -> dict[str, object]:
     """Contents by name; of snapshots the producers in order of id (Kafka's order is a hash table's)."""
-    found = {path.name: path.read_bytes() for path in folder.glob(f"*.{kind}") if path.stat().st_size}
+    contents = {path.name: path.read_bytes() for path in folder.glob(f"*.{kind}") if path.stat().st_size}
     if kind == "snapshot":
-        return {name: sorted(read_snapshot(data, name), key=str) for name, data in found.items()}
-    return dict(found)
+        return {name: sorted(read_snapshot(data, name), key=str) for name, data in contents.items()}
+    return dict(contents)

@@ -132,14 +132,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         )
 
 
-def plain(records: list[Record]) -> list[Sent]:
+def as_sent(records: list[Record]) -> list[Sent]:
     return [Sent(record.key, record.value, record.headers, record.timestamp_ms) for record in records]
 
 
 def test_the_broker_serves_what_was_written_in_every_codec_once(served: Served) -> None:
     assert served.written[: len(served.first)] == served.first
     expected = [record for codec in CODEC_NAMES for record in served.codecs[codec]]
-    assert plain(served.written[len(served.first) :]) == expected
+    assert as_sent(served.written[len(served.first) :]) == expected
     assert [record.offset for record in served.written] == list(range(len(served.written)))
 
 
@@ -148,7 +148,7 @@ def test_kafkas_own_consumer_reads_the_same(served: Served) -> None:
 
 
 def test_a_compacted_topics_own_codec_is_kept_to(served: Served) -> None:
-    assert plain(served.compact) == some("compact")
+    assert as_sent(served.compact) == some("compact")
 
 
 def test_a_live_broker_is_not_written_under(served: Served) -> None:
@@ -157,7 +157,7 @@ def test_a_live_broker_is_not_written_under(served: Served) -> None:
 
 def test_an_interrupted_write_is_finished_behind_what_the_broker_took_meanwhile(served: Served) -> None:
     assert served.last[: len(served.written)] == served.written
-    assert plain(served.last[len(served.written) :]) == [
+    assert as_sent(served.last[len(served.written) :]) == [
         *some("after", 50),
         *served.interrupted,
         *some("last", 20),

@@ -35,7 +35,7 @@ def numbered(sequence: int, count: int = 1, epoch: int = 0, first_time: int = TI
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_duplicate_is_answered_with_the_stored_batchs_largest_time(tmp_path: Path, closed: bool) -> None:
-    """As Kafka answers it, whatever the topic's timestamp type is; a snapshot remembers the last batch."""
+    """As Kafka answers a duplicate, whatever the topic's timestamp type; a snapshot has the last batch."""
     log = opened(tmp_path)
     assert log.append(numbered(0, 3)).log_append_ms == -1
     assert log.append(numbered(3, 2, first_time=TIME + 50)).log_append_ms == -1
@@ -49,7 +49,7 @@ def test_a_duplicate_is_answered_with_the_stored_batchs_largest_time(tmp_path: P
     assert log.log_end_offset == 5
 
 
-def test_a_duplicate_under_log_append_time(tmp_path: Path) -> None:
+def test_a_duplicate_under_log_append_time_has_the_first_time(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     config = LogConfig(message_timestamp_type="LogAppendTime")
     log = open_partition(tmp_path / "topic-0", config, clock)
@@ -69,8 +69,8 @@ def test_bytes_behind_a_batch_are_counted_and_not_stored(tmp_path: Path) -> None
     assert log.append(numbered(3)).trailing_bytes == 0
 
 
-def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
-    """Any sequence is taken of it, but no batch twice; once it has an epoch, it needs it."""
+def test_a_producer_without_an_epoch_may_send_any_sequence_once(tmp_path: Path) -> None:
+    """Any sequence is accepted, but no batch twice; a producer that had an epoch needs one from then on."""
     log = opened(tmp_path)
     for number, sequence in enumerate((5, 9, 2)):
         assert log.append(numbered(sequence, epoch=-1)).first_offset == number
@@ -86,7 +86,7 @@ def test_a_producer_without_an_epoch(tmp_path: Path) -> None:
 
 
 def test_a_replica_takes_no_unknown_codec(tmp_path: Path) -> None:
-    """Recovery, the cleaner and readers could not read it; Kafka's follower fails on it, too."""
+    """Recovery, the cleaner and readers could not read such a batch; Kafka's follower fails on it, too."""
     log = opened(tmp_path)
     good, bad = edited(sent(1), 0, 0, 8), edited(edited(sent(1), 21, 5, 2), 0, 1, 8)
     with raises_error(UnreadableBatchError, position=len(good), about="codec"):

@@ -11,7 +11,7 @@ HEADER_SIZE = 61
 """Bytes of a batch before its records."""
 
 
-def test_it_begins_with_a_snapshots_header_and_ends_with_its_footer() -> None:
+def test_a_bootstrap_file_begins_and_ends_like_a_snapshot() -> None:
     """Keys are int16 0 and the type; values begin with version 0."""
     data = bootstrap_checkpoint([b"first", b"second"], now_ms=7)
     batches = scan_batches(np.frombuffer(data, np.uint8)).batches

@@ -1,4 +1,4 @@
-"""Kafka's small text files: what is written is read again, garbage is said to be garbage."""
+"""Kafka's small text files: what is written is read again, garbage is refused."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_a_checkpoint_that_was_written_is_read_again(
     path = tmp_path / "checkpoint"
     write_checkpoint(path, offsets)
     assert read_checkpoint(path) == offsets
-    plain = golden_sets.read_checkpoint(path)
-    assert plain == {
+    entries = golden_sets.read_checkpoint(path)
+    assert entries == {
         (topic_partition.topic, topic_partition.partition): offset
         for topic_partition, offset in offsets.items()
     }
@@ -104,18 +104,18 @@ def test_random_bytes_are_not_a_topic_id(tmp_path: Path, data: bytes) -> None:
 
 
 def test_the_topic_id_of_a_real_partition(golden: Path, tmp_path: Path) -> None:
-    found = read_topic_id(golden / "basic" / "before")
-    assert found is not None and len(found) == 22
+    topic_id = read_topic_id(golden / "basic" / "before")
+    assert topic_id is not None and len(topic_id) == 22
     assert read_topic_id(tmp_path) is None
 
 
 def test_a_checkpoint_is_replaced_by_a_rename(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     write_checkpoint(path, {TopicPartition("a", 0): 1})
-    seen: list[str] = []
-    with files.observe(lambda operation: seen.append(operation[0])):
+    verbs: list[str] = []
+    with files.observe(lambda operation: verbs.append(operation[0])):
         write_checkpoint(path, {TopicPartition("a", 0): 2})
-    order = [verb for verb in seen if verb in ("create", "write", "fsync", "rename")]
+    order = [verb for verb in verbs if verb in ("create", "write", "fsync", "rename")]
     assert order == ["create", "write", "fsync", "rename", "fsync"]
 
 

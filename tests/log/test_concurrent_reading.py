@@ -40,9 +40,9 @@ def read_on(reader: LogReader, total: int, into: list[int]) -> None:
     while reader.offset < total:
         polled = reader.poll()
         if polled is not None:
-            found = polled.columns.offset.tolist()
-            check(found, [polled.columns.value(row) for row in range(len(polled))])
-            into += found
+            offsets = polled.columns.offset.tolist()
+            check(offsets, [polled.columns.value(row) for row in range(len(polled))])
+            into += offsets
 
 
 def together(*actions: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ def together(*actions: Callable[[], None]) -> None:
 @pytest.mark.parametrize("buffer", [1, 700, 1 << 20])
 def test_readers_continue_over_appends_rolls_and_swaps(tmp_path: Path, buffer: int) -> None:
     log = opened(tmp_path)
-    early, late, found = LogReader(log, buffer_bytes=buffer), LogReader(log, buffer_bytes=buffer), list[int]()
+    early, late, first = LogReader(log, buffer_bytes=buffer), LogReader(log, buffer_bytes=buffer), list[int]()
     second: list[int] = []
 
     def clean() -> None:
@@ -81,12 +81,16 @@ def test_readers_continue_over_appends_rolls_and_swaps(tmp_path: Path, buffer: i
     together(
         lambda: fill(log, TOTAL),
         clean,
-        lambda: read_on(early, TOTAL, found),
+        lambda: read_on(early, TOTAL, first),
         lambda: read_on(late, TOTAL, second),
     )
-    for each in (found, second, [at for polled in LogReader(log) for at in polled.columns.offset.tolist()]):
-        check(each, [b"%d" % at for at in each])
-        assert set(range(0, TOTAL, 5)) <= set(each)
+    for offsets in (
+        first,
+        second,
+        [at for polled in LogReader(log) for at in polled.columns.offset.tolist()],
+    ):
+        check(offsets, [b"%d" % at for at in offsets])
+        assert set(range(0, TOTAL, 5)) <= set(offsets)
     assert early.resets == 0
     log.close()
 
@@ -94,7 +98,7 @@ def test_readers_continue_over_appends_rolls_and_swaps(tmp_path: Path, buffer: i
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
     log = opened(tmp_path)
-    reader, found, refused = LogReader(log, reset=reset, buffer_bytes=700), list[int](), list[int]()
+    reader, offsets, refused = LogReader(log, reset=reset, buffer_bytes=700), list[int](), list[int]()
 
     def delete() -> None:
         while log.log_end_offset < TOTAL:
@@ -104,24 +108,24 @@ def test_readers_continue_over_deletes(tmp_path: Path, reset: str) -> None:
     def read() -> None:
         while reader.offset < TOTAL:
             try:
-                read_on(reader, TOTAL, found)
+                read_on(reader, TOTAL, offsets)
             except OffsetOutOfRangeError:
                 refused.append(reader.offset)
                 reader.seek("earliest")
 
     together(lambda: fill(log, TOTAL), delete, read)
-    check(found, [b"%d" % at for at in found])
-    assert found[-1] == TOTAL - 1
-    jumps = sum(b - a > 1 for a, b in itertools.pairwise([-1, *found]))
+    check(offsets, [b"%d" % at for at in offsets])
+    assert offsets[-1] == TOTAL - 1
+    jumps = sum(b - a > 1 for a, b in itertools.pairwise([-1, *offsets]))
     assert jumps <= (len(refused) if reset == "none" else reader.resets)
     assert bool(refused) <= (reset == "none")
     log.close()
 
 
-def test_a_reader_and_truncations(tmp_path: Path) -> None:
-    """What is above the cut is told as it was or as it is written anew, never mixed up; the end comes."""
+def test_a_reader_continues_over_truncations(tmp_path: Path) -> None:
+    """Records above the cut are read as before it or as written anew, never mixed; the end is reached."""
     log = opened(tmp_path)
-    reader, found = LogReader(log, reset="latest", buffer_bytes=700), list[int]()
+    reader, offsets = LogReader(log, reset="latest", buffer_bytes=700), list[int]()
 
     def write() -> None:
         for upto in range(100, TOTAL + 1, 100):
@@ -133,12 +137,12 @@ def test_a_reader_and_truncations(tmp_path: Path) -> None:
     def read() -> None:
         while reader.offset < TOTAL:
             try:
-                read_on(reader, min(reader.offset + 50, TOTAL), found)
+                read_on(reader, min(reader.offset + 50, TOTAL), offsets)
             except CorruptRecordError:
                 continue  # the file is shorter before the view is
 
     together(write, read)
-    assert found and found[-1] >= TOTAL - 1
+    assert offsets and offsets[-1] >= TOTAL - 1
     log.close()
 
 
@@ -157,8 +161,8 @@ def test_a_view_is_read_after_everything_in_it_was_deleted(tmp_path: Path) -> No
         path.unlink()
     assert log.log_start_offset == log.log_end_offset == 600
     rest = [at for polled in iterator for at in polled.columns.offset.tolist()]
-    found = first.columns.offset.tolist() + rest
-    assert found == list(range(600))
+    offsets = first.columns.offset.tolist() + rest
+    assert offsets == list(range(600))
     again = LogReader(old, 123)
-    assert [at for each in again for at in each.columns.offset.tolist()] == list(range(123, 600))
+    assert [at for polled in again for at in polled.columns.offset.tolist()] == list(range(123, 600))
     log.close()

@@ -39,14 +39,14 @@ def append_all(log: PartitionLog, row: Row) -> int:
     for data in row.sent:
         buffer, before = bytearray(data), (log.size, log.log_end_offset)
         try:
-            done = log.append(buffer)
+            appended = log.append(buffer)
         except LogError:
             assert bytes(buffer) == data, row.name
             assert (log.size, log.log_end_offset) == before, row.name
             continue
-        assert done.trailing_bytes < len(data) - 61, row.name
-        accepted += not done.is_duplicate
-        assert (log.size, log.log_end_offset) == before or not done.is_duplicate, row.name
+        assert appended.trailing_bytes < len(data) - 61, row.name
+        accepted += not appended.is_duplicate
+        assert (log.size, log.log_end_offset) == before or not appended.is_duplicate, row.name
     return accepted
 
 
@@ -59,15 +59,15 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def accepted(folder: Path) -> dict[Path, Row]:
     """The partitions that anything was written to, as a crash leaves them: not closed, nothing synced."""
-    found = {}
+    rows = {}
     for number, row in enumerate(table(NOW - 60_000)):
         directory = folder / f"crafted-{number}"
         log = open_partition(directory, config_of(row), ManualClock(NOW))
         if append_all(log, row):
             log.roll()  # what is below the active segment can be cleaned
-            found[directory] = row
-    assert len(found) > 150
-    return found
+            rows[directory] = row
+    assert len(rows) > 150
+    return rows
 
 
 def test_a_crash_costs_nothing_of_what_was_accepted(accepted: dict[Path, Row]) -> None:
@@ -75,7 +75,7 @@ def test_a_crash_costs_nothing_of_what_was_accepted(accepted: dict[Path, Row]) -
         (segment,) = [path for path in directory.glob("*.log") if path.stat().st_size]
         before = segment.read_bytes()
         config = config_of(row)
-        found = recover_partition(
+        recovered = recover_partition(
             directory,
             had_clean_shutdown=False,
             recovery_point=0,
@@ -84,15 +84,15 @@ def test_a_crash_costs_nothing_of_what_was_accepted(accepted: dict[Path, Row]) -
             now_ms=NOW,
             check=True,
         )
-        assert (found.truncated_bytes, found.damage, found.notes) == (0, (), ()), row.name
+        assert (recovered.truncated_bytes, recovered.damage, recovered.notes) == (0, (), ()), row.name
         assert segment.read_bytes() == before, row.name
         data = np.frombuffer(before, np.uint8)
         batches = scan_batches(data).batches
         columns = decode_records(data, batches)
-        assert columns.offset.tolist() == list(range(found.log_end_offset)), row.name
+        assert columns.offset.tolist() == list(range(recovered.log_end_offset)), row.name
         assert not (batches["attributes"] & DELETE_HORIZON_BIT).any(), row.name
-        largest = [columns.timestamp[columns.batch == each].max() for each in range(len(batches))]
-        assert batches["max_timestamp"].tolist() == [max(-1, each) for each in largest], row.name
+        largest = [columns.timestamp[columns.batch == number].max() for number in range(len(batches))]
+        assert batches["max_timestamp"].tolist() == [max(-1, time) for time in largest], row.name
 
 
 def test_the_cleaner_takes_what_was_accepted(accepted: dict[Path, Row], folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_the_cleaner_takes_what_was_accepted(accepted: dict[Path, Row], folder: 
         directory.rmdir()
     (folder / "meta.properties").write_text("version=1\ncluster.id=tests\nnode.id=0\n")
     (folder / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
-    ends = {("crafted", int(each.name.rpartition("-")[2])): 1 << 40 for each in accepted}
+    ends = {("crafted", int(directory.name.rpartition("-")[2])): 1 << 40 for directory in accepted}
     write_checkpoint(folder / "replication-offset-checkpoint", ends)
     request = app.CleanRequest(
         directories=[folder],
@@ -116,4 +116,4 @@ def test_the_cleaner_takes_what_was_accepted(accepted: dict[Path, Row], folder: 
     assert len(results) == len(accepted)
     status = {accepted[Path(result.directory)].name: (result.status, result.reason) for result in results}
     assert status.pop("transactional of a producer without id")[0] == "nothing_to_do", "it stays open"
-    assert {name: each for name, each in status.items() if each != ("cleaned", "")} == {}
+    assert {name: outcome for name, outcome in status.items() if outcome != ("cleaned", "")} == {}

@@ -39,13 +39,13 @@ logs = st.tuples(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([0, 
 def model(listed: Listed, offset: int, limit: int, size: int, whole: bool) -> tuple[int, int, int] | None:
     """(segment base, position, bytes) of what a read gives: plain loops over all batches."""
     readable = list(itertools.takewhile(lambda item: item[1].last < limit, listed))
-    found = next((item for item in readable if item[1].last >= offset), None)
-    if found is None:
+    first_item = next((item for item in readable if item[1].last >= offset), None)
+    if first_item is None:
         return None
-    base, first = found
+    base, first = first_item
     end = max(entry.position + entry.size for at, entry in readable if at == base)
-    wanted = max(size, first.size) if whole else size
-    return base, first.position, min(wanted, end - first.position)
+    length = max(size, first.size) if whole else size
+    return base, first.position, min(length, end - first.position)
 
 
 def got(fetched: FetchResult) -> tuple[int, int, int] | None:
@@ -87,15 +87,15 @@ def test_a_read_from_a_fetch_position_returns_what_a_search_returns(
         view = view_of(directory)
         offset, place, passed = view.log_start_offset, None, []
         while True:
-            found = read(view, offset, size, resume_at=place)
-            assert got(found) == got(read(view, offset, size))
-            assert found.first_offset == read(view, offset, size).first_offset
-            if found.slice is None:
+            fetched = read(view, offset, size, resume_at=place)
+            assert got(fetched) == got(read(view, offset, size))
+            assert fetched.first_offset == read(view, offset, size).first_offset
+            if fetched.slice is None:
                 break
-            data, batches, rest = found.batches()
-            assert len(data) + rest == found.size
+            data, batches, rest = fetched.batches()
+            assert len(data) + rest == fetched.size
             passed += batches["last_offset"].tolist()
-            place = found.position_after(batches)
+            place = fetched.position_after(batches)
             assert place is not None
             offset = place.offset
         assert passed == [entry.last for _, entry in entries_of(directory)]
@@ -113,11 +113,11 @@ def test_times_are_those_of_a_plain_list(log: tuple[int, int, int], data: st.Dat
         view = view._replace(log_start_offset=start, high_watermark=mark)
         records = [record for _, entry in entries_of(directory) for record in entry.records]
         for time in range(62):
-            found = offset_for_time(view, time)
+            place = offset_for_time(view, time)
             late = (r for r in records if r.timestamp >= time and r.timestamp >= 0 and r.offset >= start)
             first = next(late, None)
             want = (first.offset, first.timestamp) if first and first.offset < mark else None
-            assert (found and (found.offset, found.timestamp)) == want, time
+            assert (place and (place.offset, place.timestamp)) == want, time
 
 
 def test_special_times(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_special_times(tmp_path: Path) -> None:
     earliest, latest = offset_for_time(view, EARLIEST_TIMESTAMP), offset_for_time(view, LATEST_TIMESTAMP)
     assert earliest and latest
     assert (earliest.offset, earliest.timestamp, latest.offset, latest.timestamp) == (4, -1, 4, -1)
-    found = offset_for_time(view._replace(high_watermark=5), MAX_TIMESTAMP)
-    assert found and found.offset == 3  # as in Kafka, the log start offset is not looked at
+    place = offset_for_time(view._replace(high_watermark=5), MAX_TIMESTAMP)
+    assert place and place.offset == 3  # as in Kafka, the log start offset is not looked at
     empty = view_of(write_segments(tmp_path / "empty", {0: []}))
     assert offset_for_time(empty, MAX_TIMESTAMP) is None
     assert offset_for_time(empty, 0) is None
@@ -135,7 +135,7 @@ def test_special_times(tmp_path: Path) -> None:
 def test_the_largest_timestamp_is_found_while_another_thread_renames_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a swap does: it opens the segment's files, and renames them just before this reader opens one."""
+    """As a swap does: the segment's files are opened, and renamed just before this reader opens one."""
     view = view_of(write_segments(tmp_path, {3: [one(3, "a")], 4: [one(4, "b")]}))
     real, renamed = files.Reader.__init__, list[str]()
 
@@ -147,8 +147,8 @@ def test_the_largest_timestamp_is_found_while_another_thread_renames_a_segment(
         real(reader, path)
 
     monkeypatch.setattr(files.Reader, "__init__", rename_first)
-    found = offset_for_time(view, MAX_TIMESTAMP)
-    assert found and found.offset == 3 and renamed
+    place = offset_for_time(view, MAX_TIMESTAMP)
+    assert place and place.offset == 3 and renamed
 
 
 def test_kafkas_own_directories_are_read_batch_by_batch(golden: Path) -> None:
@@ -216,13 +216,13 @@ def test_a_read_at_the_end_has_no_bytes(tmp_path: Path) -> None:
 def test_a_fetch_position_that_was_truncated_is_searched_again(tmp_path: Path) -> None:
     directory = write_segments(tmp_path, {0: [one(0, "a"), one(1, "b"), one(2, "c")]})
     view = view_of(directory)
-    found = read(view, 0, 1)
-    place = found.position_after(found.batches()[1])
+    fetched = read(view, 0, 1)
+    place = fetched.position_after(fetched.batches()[1])
     (directory / "00000000000000000000.log").write_bytes(one(0, "a" * 30) + one(1, "b") + one(2, "c"))
     segment = view.segments[0]
     segment.size = (directory / "00000000000000000000.log").stat().st_size
     view = view._replace(active_size=segment.size)
-    assert got(read(view, 1, 1, resume_at=place)) == got(read(view, 1, 1)) != got(found)
+    assert got(read(view, 1, 1, resume_at=place)) == got(read(view, 1, 1)) != got(fetched)
 
 
 def test_a_read_names_the_aborted_transactions_in_its_slice(tmp_path: Path) -> None:
@@ -240,8 +240,8 @@ def test_a_read_names_the_aborted_transactions_in_its_slice(tmp_path: Path) -> N
         (7, 1 << 20, [(8, 4, 7), (9, 8, 9)]),
         (8, 1 << 20, [(9, 8, 9)]),
     ):
-        found = read(view, offset, size, isolation=READ_COMMITTED).aborted
-        assert [each[:3] for each in found] == want, (offset, size)
+        aborted = read(view, offset, size, isolation=READ_COMMITTED).aborted
+        assert [transaction[:3] for transaction in aborted] == want, (offset, size)
         assert read(view, offset, size).aborted == ()
 
 
@@ -256,4 +256,7 @@ def test_one_fetch_is_answered_by_a_message_set_send(tmp_path: Path) -> None:
     assert (cut.error_code, cut.messages.tobytes()) == (0, stored[1][:-1])
     assert cut.scan().needed == len(stored[1])
     at_the_end, beyond = fetch_response(view, 3, 100), fetch_response(view, 4, 100)
-    assert [(each.error_code, len(each.messages)) for each in (at_the_end, beyond)] == [(0, 0), (1, 0)]
+    assert [(response.error_code, len(response.messages)) for response in (at_the_end, beyond)] == [
+        (0, 0),
+        (1, 0),
+    ]

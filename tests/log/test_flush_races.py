@@ -35,7 +35,7 @@ def put(log: PartitionLog, *, sync: bool = False) -> None:
 
 
 def amid(patch: pytest.MonkeyPatch, owner: type, act: Callable[[], object], *, after: bool) -> None:
-    """At the first sync of an ``owner``, as another thread would: before or after it."""
+    """Call ``act`` before or after the first sync of an ``owner``, as another thread would."""
     sync = owner.sync  # type: ignore[attr-defined]
 
     def once(self: object) -> None:
@@ -53,7 +53,7 @@ def amid(patch: pytest.MonkeyPatch, owner: type, act: Callable[[], object], *, a
 def test_an_append_that_is_to_be_durable_fails_if_the_log_goes_offline_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
 ) -> None:
-    """By another thread's failed sync, or another log's: then this one's files are closed, unsynced."""
+    """Another thread's or another log's failed sync takes it offline: its files are closed, unsynced."""
     log = open_log(tmp_path)
 
     def go_offline() -> None:
@@ -75,7 +75,7 @@ def test_an_append_that_is_to_be_durable_fails_if_the_log_goes_offline_meanwhile
 def test_a_file_that_is_closed_during_its_sync_is_no_failure_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its descriptor's number may be another file's by then."""
+    """The number of a closed descriptor may be another file's by then."""
     appender, close = files.Appender(tmp_path / "file"), os.close
     appender.write(b"data")
 

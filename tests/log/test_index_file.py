@@ -72,7 +72,7 @@ def test_searches_return_what_a_plain_list_returns(script: list[tuple[str, int, 
             assert index.first_at_position(key) == _first_at(model, key)
 
 
-def test_it_is_full_at_its_limit(tmp_path: Path) -> None:
+def test_an_index_is_full_at_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.index"
     path.write_bytes(b"")
     index = index_file(path, "index", size_limit=20)
@@ -91,7 +91,7 @@ def test_searches_continue_after_the_file_was_unlinked(tmp_path: Path) -> None:
 
 
 def test_entries_that_are_truncated_leave_the_file_at_once(tmp_path: Path) -> None:
-    """A crash before the next save leaves none of records that are no more."""
+    """A crash before the next save leaves no entry of a truncated record."""
     path, index = nine_entries(tmp_path)
     index.truncate(below=6, column=0)
     assert path.stat().st_size == 5 * 8

@@ -43,7 +43,7 @@ def test_assigning_a_known_epoch_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "left"),
+    ("entry", "remaining"),
     [
         ((10, 50), [*FIVE, (10, 50)]),
         ((10, 40), [*FIVE[:4], (10, 40)]),
@@ -53,22 +53,22 @@ def test_assigning_a_known_epoch_changes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_a_new_epoch_removes_the_entries_that_it_cannot_follow(
-    tmp_path: Path, entry: tuple[int, int], left: list[tuple[int, int]]
+    tmp_path: Path, entry: tuple[int, int], remaining: list[tuple[int, int]]
 ) -> None:
     epochs = of(tmp_path, *FIVE)
     assert epochs.assign(*entry)
-    assert list(epochs.entries) == left
+    assert list(epochs.entries) == remaining
 
 
-@pytest.mark.parametrize(("end", "kept"), [(100, 5), (41, 5), (40, 4), (10, 1), (1, 1), (0, 0)])
-def test_truncating_the_end_removes_later_epochs(tmp_path: Path, end: int, kept: int) -> None:
+@pytest.mark.parametrize(("end", "count"), [(100, 5), (41, 5), (40, 4), (10, 1), (1, 1), (0, 0)])
+def test_truncating_the_end_removes_later_epochs(tmp_path: Path, end: int, count: int) -> None:
     epochs = of(tmp_path, *FIVE)
     epochs.truncate_from_end(end)
-    assert list(epochs.entries) == FIVE[:kept]
+    assert list(epochs.entries) == FIVE[:count]
 
 
 @pytest.mark.parametrize(
-    ("start", "left"),
+    ("start", "remaining"),
     [
         (0, FIVE),
         (5, [(2, 5), *FIVE[1:]]),
@@ -78,11 +78,11 @@ def test_truncating_the_end_removes_later_epochs(tmp_path: Path, end: int, kept:
     ],
 )
 def test_the_epoch_that_covers_the_start_stays(
-    tmp_path: Path, start: int, left: list[tuple[int, int]]
+    tmp_path: Path, start: int, remaining: list[tuple[int, int]]
 ) -> None:
     epochs = of(tmp_path, *FIVE)
     epochs.truncate_from_start(start)
-    assert list(epochs.entries) == left
+    assert list(epochs.entries) == remaining
 
 
 def test_a_log_that_starts_before_the_first_epoch_retains_all_epochs(tmp_path: Path) -> None:

@@ -39,15 +39,17 @@ def write(tmp_path: Path, data: bytes) -> Path:
 
 
 def naive_offset(batches: list[twin.Batch], offset: int, start: int) -> int | None:
-    return next((each.position for each in batches if each.position >= start and each.last >= offset), None)
+    return next(
+        (entry.position for entry in batches if entry.position >= start and entry.last >= offset), None
+    )
 
 
 def naive_time(
     batches: list[twin.Batch], time: int, start: int, from_offset: int = 0
 ) -> tuple[int, int] | None:
-    records = (record for each in batches if each.position >= start for record in each.records)
-    found = (r for r in records if r.timestamp >= time and r.offset >= from_offset and r.timestamp >= 0)
-    return next(((r.offset, r.timestamp) for r in found), None)
+    records = (record for entry in batches if entry.position >= start for record in entry.records)
+    late = (r for r in records if r.timestamp >= time and r.offset >= from_offset and r.timestamp >= 0)
+    return next(((r.offset, r.timestamp) for r in late), None)
 
 
 @functools.cache
@@ -71,21 +73,21 @@ def test_every_offset_is_found_from_every_hint(golden: Path) -> None:
             for start, offset in itertools.product(starts, steps):
                 place = position_of_offset(reader, offset, start=start)
                 assert (place and place.position) == naive_offset(batches, offset, start), (path, offset)
-        magics |= {each.magic for each in batches}
+        magics |= {entry.magic for entry in batches}
     assert magics == {0, 1, 2}
 
 
 @pytest.mark.random
 def test_every_time_is_found(golden: Path) -> None:
     for path, batches in golden_logs(golden):
-        times = sorted({record.timestamp for each in batches for record in each.records})
+        times = sorted({record.timestamp for entry in batches for record in entry.records})
         with files.Reader(path) as reader:
             for time in itertools.chain.from_iterable(
                 (t - 1, t, t + 1) for t in times[:: len(times) // TIMES + 1]
             ):
                 for start in {0, batches[len(batches) // 2].position}:
-                    found = first_offset_at_or_after(reader, time, start=start)
-                    got = (found.offset, found.timestamp) if found else None
+                    first = first_offset_at_or_after(reader, time, start=start)
+                    got = (first.offset, first.timestamp) if first else None
                     assert got == naive_time(batches, time, start), (path, time)
 
 
@@ -109,7 +111,7 @@ def at_or_before(entries: Int64, key: int) -> int:
 def test_searches_from_kafkas_own_index_entries_find_every_record(golden: Path) -> None:
     skipped = 0
     for path, batches in golden_logs(golden):
-        records = [record for each in batches for record in each.records][::7]
+        records = [record for entry in batches for record in entry.records][::7]
         offsets, times = hints(path)
         with files.Reader(path) as reader:
             for record in records:
@@ -120,9 +122,9 @@ def test_searches_from_kafkas_own_index_entries_find_every_record(golden: Path) 
                     continue
                 start = at_or_before(offsets, at_or_before(times, record.timestamp))
                 skipped += start > 0
-                found = first_offset_at_or_after(reader, record.timestamp, start=start)
-                assert found, path
-                assert (found.offset, found.timestamp) == naive_time(batches, record.timestamp, 0), path
+                first = first_offset_at_or_after(reader, record.timestamp, start=start)
+                assert first, path
+                assert (first.offset, first.timestamp) == naive_time(batches, record.timestamp, 0), path
     assert skipped > 50
 
 
@@ -180,20 +182,20 @@ def test_times_in_all_formats(
     tmp_path: Path, first_read: int, time: int, from_offset: int, want: tuple[int, int, int] | None
 ) -> None:
     with files.Reader(write(tmp_path, of_all_formats())) as reader:
-        found = first_offset_at_or_after(reader, time, from_offset=from_offset, first_read=first_read)
+        first = first_offset_at_or_after(reader, time, from_offset=from_offset, first_read=first_read)
     expected = TimestampAndOffset(offset=want[0], timestamp=want[1], leader_epoch=want[2]) if want else None
-    assert found == expected
+    assert first == expected
 
 
 @pytest.mark.parametrize("first_read", READS)
 def test_the_same_headers_whatever_is_read_at_once(tmp_path: Path, first_read: int) -> None:
     data = of_all_formats()
     with files.Reader(write(tmp_path, data)) as reader:
-        found = np.concatenate(list(batch_headers(reader, first_read=first_read)))
+        headers = np.concatenate(list(batch_headers(reader, first_read=first_read)))
     entries = list(twin.decode_log(data))
-    assert found["position"].tolist() == [entry.position for entry in entries]
-    assert found["size"].tolist() == [entry.size for entry in entries]
-    assert found["last_offset"].tolist() == [entry.last for entry in entries]
+    assert headers["position"].tolist() == [entry.position for entry in entries]
+    assert headers["size"].tolist() == [entry.size for entry in entries]
+    assert headers["last_offset"].tolist() == [entry.last for entry in entries]
 
 
 def test_a_gap_gives_the_next_higher_batch(tmp_path: Path) -> None:
@@ -221,10 +223,10 @@ def test_nothing_at_or_above_the_end_is_found(tmp_path: Path) -> None:
 class CountingReader(files.Reader):
     """Counts the bytes that are asked for."""
 
-    asked = 0
+    bytes_asked_for = 0
 
     def read_into(self, buffer: Bytes, position: int) -> int:
-        self.asked += len(buffer)
+        self.bytes_asked_for += len(buffer)
         return super().read_into(buffer, position)
 
 
@@ -233,17 +235,17 @@ def test_the_bodies_of_large_batches_are_not_read(tmp_path: Path) -> None:
     path = write(tmp_path, b"".join(batch([record]) for record in large))
     with CountingReader(path) as reader:
         assert position_of_offset(reader, 7) is not None
-        assert reader.asked <= 9 * (16 << 10)
-        reader.asked = 0
+        assert reader.bytes_asked_for <= 9 * (16 << 10)
+        reader.bytes_asked_for = 0
         assert first_offset_at_or_after(reader, 7) is not None
-        assert reader.asked <= (1 << 20) + 100 + 9 * (16 << 10)
+        assert reader.bytes_asked_for <= (1 << 20) + 100 + 9 * (16 << 10)
 
 
 def test_small_batches_are_read_in_growing_steps(tmp_path: Path) -> None:
     data = b"".join(batch([Rec(offset=i, key=b"k", value=bytes(100))]) for i in range(4_000))
     with CountingReader(write(tmp_path, data)) as reader:
-        sizes = [int(found["size"].sum()) for found in batch_headers(reader)]
-        assert reader.asked <= len(data) + 200 * len(sizes)
+        sizes = [int(headers["size"].sum()) for headers in batch_headers(reader)]
+        assert reader.bytes_asked_for <= len(data) + 200 * len(sizes)
     assert len(sizes) < 10
     assert sum(sizes) == len(data)
 

@@ -106,10 +106,10 @@ def test_settings_of_topics_and_brokers_are_retained_and_others_ignored(tmp_path
 
 
 def test_the_records_of_a_transaction_are_applied_when_it_ends(tmp_path: Path) -> None:
-    made = [topic("users", 1), COMPACT]
-    assert settings_of(read(tmp_path / "ended", BEGIN, *made, END)) == {"cleanup.policy": "compact"}
+    inside = [topic("users", 1), COMPACT]
+    assert settings_of(read(tmp_path / "ended", BEGIN, *inside, END)) == {"cleanup.policy": "compact"}
     for name, rest in (("open", []), ("aborted", [ABORT])):
-        image = read(tmp_path / name, topic("other", 9), BEGIN, *made, *rest)
+        image = read(tmp_path / name, topic("other", 9), BEGIN, *inside, *rest)
         assert list(image.topics) == ["other"] and not image.settings
 
 
@@ -257,9 +257,9 @@ def test_every_damage_of_a_real_log_is_refused_by_name(stopped_broker: tuple[Pat
                 else data[:at] + (flipped if kind == "flip" else bytes(40)) + data[at + len(flipped) :]
             )
             try:
-                found = read_cluster_metadata(partition)
+                image = read_cluster_metadata(partition)
             except CorruptFileError as error:
                 assert error.path == str(path) and 0 <= error.position <= len(data) + 40, (kind, at)
             else:
-                assert found == whole or (kind == "cut" and path.suffix == ".log"), (path, kind, at)
+                assert image == whole or (kind == "cut" and path.suffix == ".log"), (path, kind, at)
         path.write_bytes(data)

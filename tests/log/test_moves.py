@@ -45,7 +45,7 @@ def begun(path: Path, clock: ManualClock | None = None, **config: object) -> Par
 
 @pytest.fixture
 def moved(tmp_path: Path) -> tuple[PartitionLog, list[PartitionLog]]:
-    """A log with ten records, and what its hook was called with since."""
+    """A log with ten records, and the logs that its hook was called with since."""
     log, calls = opened(tmp_path), list[PartitionLog]()
     log.append(sent(10))
     log.when_moved = calls.append
@@ -81,7 +81,7 @@ def test_the_view_is_there_when_a_move_is_reported(moved: tuple[PartitionLog, li
     assert ends == [12]
 
 
-def test_what_moves_nothing_is_not_told(moved: tuple[PartitionLog, list[PartitionLog]]) -> None:
+def test_what_moves_nothing_is_not_reported(moved: tuple[PartitionLog, list[PartitionLog]]) -> None:
     log, calls = moved
     log.roll()
     log.flush()
@@ -238,7 +238,7 @@ def test_a_closed_log_refuses_a_try(tmp_path: Path) -> None:
 # Leader epochs
 
 
-def test_where_leader_epochs_end(tmp_path: Path) -> None:
+def test_a_leader_epoch_ends_where_the_next_one_begins(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert (log.leader_epoch, log.end_of_epoch(0), log.end_of_epoch(1)) == (0, (0, 0), None)
     log.append(sent(2), leader_epoch=3)

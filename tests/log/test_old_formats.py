@@ -29,7 +29,7 @@ def opened(directory: Path) -> tuple[LogView, list[twin.Record]]:
     listed = listed_segments(directory.parent / f"records_{directory.name}.jsonl")
     segments = list_segments(directory)
     assert [Path(segment.path).name for segment in segments] == sorted(listed)
-    records = [found for file in sorted(listed) for batch in listed[file].records for found in batch]
+    records = [record for file in sorted(listed) for batch in listed[file].records for record in batch]
     end = records[-1].offset + 1
     return (
         LogView(
@@ -45,7 +45,7 @@ def opened(directory: Path) -> tuple[LogView, list[twin.Record]]:
 
 
 def contents(records: list[twin.Record]) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    return [(found.offset, found.timestamp, found.key, found.value) for found in records]
+    return [(record.offset, record.timestamp, record.key, record.value) for record in records]
 
 
 def test_every_set_of_an_old_format_is_tested(golden: Path) -> None:
@@ -56,17 +56,17 @@ def test_every_set_of_an_old_format_is_tested(golden: Path) -> None:
 @pytest.mark.parametrize("max_bytes", [1, 3000])
 def test_old_formats_are_read_by_offset(golden: Path, name: str, max_bytes: int) -> None:
     view, records = opened(golden / "legacy" / name / "before")
-    for wanted in records[::23]:
-        found = read(view, wanted.offset, max_bytes)
-        assert found.segment is not None
-        data, batches, _ = found.batches()
+    for target in records[::23]:
+        fetched = read(view, target.offset, max_bytes)
+        assert fetched.segment is not None
+        data, batches, _ = fetched.batches()
         stored = decode_records(data, batches)
         assert np.shares_memory(data, stored.data) or (batches["attributes"] & 7).any()
-        assert data.tobytes() in found.segment.path().read_bytes()
+        assert data.tobytes() in fetched.segment.path().read_bytes()
         served = records_of(stored)
-        at = next(at for at, each in enumerate(records) if each.offset == served[0].offset)
+        at = next(at for at, record in enumerate(records) if record.offset == served[0].offset)
         assert contents(served) == contents(records[at : at + len(served)])
-        assert served[0].offset <= wanted.offset <= served[-1].offset
+        assert served[0].offset <= target.offset <= served[-1].offset
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,10 +83,10 @@ def test_old_formats_are_read_from_the_start_to_the_end(golden: Path, name: str)
 @pytest.mark.parametrize("name", NAMES)
 def test_old_formats_are_read_by_time(golden: Path, name: str) -> None:
     view, records = opened(golden / "legacy" / name / "before")
-    times = sorted({found.timestamp for found in records if found.timestamp >= 0})
+    times = sorted({record.timestamp for record in records if record.timestamp >= 0})
     for time in itertools.chain([0], *((t - 1, t, t + 1) for t in [*times[::40], *times[-1:]])):
-        found = offset_for_time(view, time)
+        place = offset_for_time(view, time)
         want = next(
             ((record.offset, record.timestamp) for record in records if record.timestamp >= time), None
         )
-        assert (found and (found.offset, found.timestamp)) == want, time
+        assert (place and (place.offset, place.timestamp)) == want, time

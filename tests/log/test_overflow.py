@@ -43,9 +43,9 @@ def test_a_split_keeps_every_byte(tmp_path: Path, at: list[int], bases: list[int
     after = logs_of(partition)
     assert b"".join(after[base] for base in bases) == before[0]
     assert sorted(after) == [*bases, active.base_offset]
-    found = list_segments(partition)
-    assert overflowed_segments(found) == []
-    assert {each.modified_ns for each in found[:-1]} == {source.modified_ns}
+    segments = list_segments(partition)
+    assert overflowed_segments(segments) == []
+    assert {segment.modified_ns for segment in segments[:-1]} == {source.modified_ns}
     indexes = [(partition / f"{base:020d}.txnindex").read_bytes() for base in bases]
     assert b"".join(indexes) == entries.tobytes()
     check_indexes(partition)
@@ -123,11 +123,11 @@ def recover(partition: Path, *, clean: bool = False, dry_run: bool = False) -> R
 def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before, expected = logs_of(partition), [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
-    found = recover(partition)
-    assert [segment.base_offset for segment in found.segments] == expected
+    recovered = recover(partition)
+    assert [segment.base_offset for segment in recovered.segments] == expected
     assert [segment.base_offset for segment in list_segments(partition)] == expected
-    assert found.changed and found.log_end_offset == 4 * FAR + 1 and not found.truncated_bytes
-    assert any("was split: 0, " in note for note in found.notes)
+    assert recovered.changed and recovered.log_end_offset == 4 * FAR + 1 and not recovered.truncated_bytes
+    assert any("was split: 0, " in note for note in recovered.notes)
     after = logs_of(partition)
     assert b"".join(after[base] for base in expected[:-1]) == before[0]
     check_indexes(partition)
@@ -136,12 +136,14 @@ def test_recovery_splits_an_overflowed_segment_as_kafka_does(tmp_path: Path) -> 
     assert not any("split" in note for note in again.notes)
 
 
-def test_after_a_clean_shutdown_it_is_split_only_if_an_index_is_invalid(tmp_path: Path) -> None:
+def test_after_a_clean_shutdown_an_overflowed_segment_is_split_only_if_an_index_is_invalid(
+    tmp_path: Path,
+) -> None:
     partition = wide_log(tmp_path)
     assert [segment.base_offset for segment in recover(partition, clean=True).segments] == [0, 4 * FAR]
     (partition / f"{0:020d}.index").unlink()
-    found = recover(partition, clean=True)
-    assert [segment.base_offset for segment in found.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
+    recovered = recover(partition, clean=True)
+    assert [segment.base_offset for segment in recovered.segments] == [0, FAR, 2 * FAR + INT_MAX, 4 * FAR]
 
 
 def test_after_a_clean_shutdown_an_index_is_judged_by_its_last_entry(tmp_path: Path) -> None:
@@ -154,11 +156,11 @@ def test_after_a_clean_shutdown_an_index_is_judged_by_its_last_entry(tmp_path: P
 def test_a_dry_run_of_recovery_reports_that_a_segment_is_to_be_split(tmp_path: Path) -> None:
     partition = wide_log(tmp_path)
     before = tree(partition)
-    found = recover(partition, dry_run=True)
+    recovered = recover(partition, dry_run=True)
     assert tree(partition) == before
-    assert any("is to be split" in note for note in found.notes) and found.changed
-    assert found.log_end_offset == 4 * FAR + 1
-    assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= set(found.rebuilt_indexes)
+    assert any("is to be split" in note for note in recovered.notes) and recovered.changed
+    assert recovered.log_end_offset == 4 * FAR + 1
+    assert {f"{0:020d}.index", f"{0:020d}.timeindex"} <= set(recovered.rebuilt_indexes)
 
 
 def test_a_read_only_log_reads_an_overflowed_segment(tmp_path: Path) -> None:
@@ -185,5 +187,5 @@ def test_a_torn_tail_of_an_unflushed_overflowed_segment_is_truncated(tmp_path: P
     partition = wide_log(tmp_path, [0, 7, FAR])
     log = partition / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-10])
-    found = recover(partition)
-    assert found.log_end_offset == 8 and found.truncated_bytes
+    recovered = recover(partition)
+    assert recovered.log_end_offset == 8 and recovered.truncated_bytes

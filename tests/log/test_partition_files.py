@@ -149,7 +149,7 @@ def test_one_segment_is_found_without_listing_the_directory(partition: Path, kin
 
 
 def test_a_directory_whose_segments_are_all_links_is_still_a_partition(tmp_path: Path) -> None:
-    """Passed over, it would be missing from the list of logs without a word."""
+    """Were the directory skipped, a log would be missing from the list without an error."""
     partition = logs.write_log(tmp_path / "data", {0: [one(0, "a")]})
     for mark in (tmp_path / "data").glob("*[!0]"):
         mark.unlink()
@@ -198,11 +198,11 @@ def test_only_deleted_files_may_vanish_during_a_listing(
         list_segments(partition)
 
 
-def test_the_kinds_of_files(tmp_path: Path) -> None:
+def test_every_file_has_its_kind(tmp_path: Path) -> None:
     for number, make in enumerate(KINDS.values()):
         make(tmp_path / str(number))
-    found = files.list_all(tmp_path)
-    kinds = [found[str(number)].kind for number in range(len(KINDS))]
+    entries = files.list_all(tmp_path)
+    kinds = [entries[str(number)].kind for number in range(len(KINDS))]
     assert kinds == ["symbolic link", "symbolic link", "FIFO", "socket", "directory"]
 
 

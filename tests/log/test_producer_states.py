@@ -24,21 +24,21 @@ def at(data: Bytes, offset: int) -> Bytes:
 def data(
     offset: int, producer: int = 1, sequence: int = 0, *, transactional: bool = False, count: int = 1
 ) -> Bytes:
-    made = sent(
+    batch = sent(
         count, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=transactional
     )
-    return at(made, offset)
+    return at(batch, offset)
 
 
 def marker(offset: int, producer: int = 1, *, commit: bool = True, coordinator: int = 0) -> Bytes:
-    made = end_transaction_marker(
+    batch = end_transaction_marker(
         is_commit=commit,
         producer_id=producer,
         producer_epoch=0,
         coordinator_epoch=coordinator,
         timestamp_ms=TIME,
     )
-    return at(made, offset)
+    return at(batch, offset)
 
 
 def update(states: ProducerStates, *parts: Bytes) -> list[AbortedTransaction]:
@@ -90,9 +90,9 @@ def test_an_emptied_marker_is_passed_over() -> None:
 def test_a_control_record_that_is_no_marker() -> None:
     senseless = of_records([Rec(offset=0, key=b"k")], producer_id=1, transactional=True, control=True)
     other = of_records([Rec(offset=0, key=b"\0\0\0\2")], producer_id=1, transactional=True, control=True)
-    for each, reason in ((senseless, "too short"), (other, "transaction marker")):
+    for batch, reason in ((senseless, "too short"), (other, "transaction marker")):
         with raises_error(InvalidRecordError, position=0, about=reason):
-            ProducerStates().check(scan_batches(each).batches, each, origin=Origin.COORDINATOR)
+            ProducerStates().check(scan_batches(batch).batches, batch, origin=Origin.COORDINATOR)
     with raises_error(CorruptRecordError, path="x.log", position=0, about="too short"):
         ProducerStates().update(scan_batches(senseless).batches, senseless, "x.log")
 
@@ -122,10 +122,10 @@ def test_a_snapshot_has_the_last_batch_only() -> None:
     ]
     again = ProducerStates(5, states.entries())
     assert (again.entries(), again.end_offset) == (states.entries(), 5)
-    for known, found in ((states, True), (again, False)):
+    for known, is_duplicate in ((states, True), (again, False)):
         first = data(9, count=2)
         batches = scan_batches(first).batches
-        if found:
+        if is_duplicate:
             duplicate = known.check(batches, first, origin=Origin.CLIENT)
             assert duplicate is not None and duplicate.first_offset == 0
         else:

@@ -19,7 +19,7 @@ from tests.support.cleaning import logs
 from tests.support.cleaning.logs import Rec, batch, one
 
 
-def entry(producer: int, last_offset: int, **given: int) -> ProducerEntry:
+def entry(producer: int, last_offset: int, **more: int) -> ProducerEntry:
     fields = {
         "producer_epoch": 0,
         "last_sequence": 0,
@@ -28,7 +28,7 @@ def entry(producer: int, last_offset: int, **given: int) -> ProducerEntry:
         "coordinator_epoch": -1,
         "open_transaction_offset": -1,
     }
-    return ProducerEntry(producer_id=producer, last_offset=last_offset, **{**fields, **given})
+    return ProducerEntry(producer_id=producer, last_offset=last_offset, **{**fields, **more})
 
 
 def of(offset: int, producer: int, sequence: int = 0, count: int = 1, **shape: object) -> bytes:
@@ -53,7 +53,7 @@ def test_without_a_snapshot_the_whole_log_counts(tmp_path: Path) -> None:
     assert known(state)[1].last_sequence == 7
 
 
-def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
+def test_the_tail_after_an_old_snapshot_is_read(tmp_path: Path) -> None:
     log = {0: [of(0, 1)], 1: [of(1, 2)], 2: [of(2, 3), of(3, 2, 1)]}
     partition = logs.write_log(tmp_path / "log", log)
     (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0), entry(9, 0)]))
@@ -61,7 +61,7 @@ def test_the_tail_after_an_old_snapshot(tmp_path: Path) -> None:
     assert {who: e.last_offset for who, e in known(state).items()} == {1: 0, 2: 3, 3: 2, 9: 0}
 
 
-def test_a_snapshot_in_mid_segment_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_snapshot_in_mid_segment_is_continued(tmp_path: Path) -> None:
     partition = logs.write_log(tmp_path / "log", {0: [of(0, 1), of(1, 1, 1), of(2, 2)]})
     (partition / segment_file(2, "snapshot")).write_bytes(write_snapshot([entry(1, 1, timestamp_ms=77)]))
     state = state_of(partition)
@@ -80,7 +80,7 @@ def test_the_newest_sound_snapshot_wins(tmp_path: Path) -> None:
     assert state.end_offset == 8
 
 
-def test_which_producers_are_alive(tmp_path: Path) -> None:
+def test_recent_producers_and_those_in_a_transaction_are_active(tmp_path: Path) -> None:
     producers = {1: entry(1, 0, timestamp_ms=100), 2: entry(2, 1, timestamp_ms=101)}
     producers[3] = entry(3, 2, timestamp_ms=0, open_transaction_offset=2)
     state = ProducerStates(3, producers.values())
@@ -99,10 +99,10 @@ def test_an_open_transaction_and_its_marker(tmp_path: Path) -> None:
     began = [of(0, 1), of(1, 7, transactional=True), of(2, 7, 1, transactional=True)]
     state = state_of(logs.write_log(tmp_path / "open", {0: began}))
     assert state.first_open_transaction() == 1
-    made = end_transaction_marker(
+    commit = end_transaction_marker(
         is_commit=True, producer_id=7, producer_epoch=0, coordinator_epoch=4, timestamp_ms=1003
     )
-    marker = (3).to_bytes(8, "big") + made.tobytes()[8:]
+    marker = (3).to_bytes(8, "big") + commit.tobytes()[8:]
     ended = state_of(logs.write_log(tmp_path / "ended", {0: [*began, marker]}))
     assert ended.first_open_transaction() is None
     assert known(ended)[7].last_offset == 2
@@ -117,13 +117,13 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
         topic_partition = golden_sets.stage_round(case, case.rounds[0], tmp_path / name)
         partition = golden_sets.partition_directory(case, topic_partition)
         newest = max(partition.glob("*.snapshot"))
-        kafkas = {each.producer_id: each for each in read_snapshot(newest.read_bytes())}
+        kafkas = {producer.producer_id: producer for producer in read_snapshot(newest.read_bytes())}
         for path in partition.glob("*.snapshot"):
             path.unlink()
         state = state_of(partition)
         assert state.end_offset == int(newest.stem)
-        for who, wanted in kafkas.items():
-            mine = known(state)[who]
+        for who, theirs in kafkas.items():
+            ours = known(state)[who]
             fields = (
                 "producer_epoch",
                 "last_sequence",
@@ -132,13 +132,13 @@ def test_the_state_at_each_of_kafkas_snapshots(golden: Path, tmp_path: Path) -> 
                 "timestamp_ms",
                 "coordinator_epoch",
             )
-            assert [getattr(mine, f) for f in fields] == [getattr(wanted, f) for f in fields]
-            assert mine.open_transaction_offset == wanted.open_transaction_offset
+            assert [getattr(ours, f) for f in fields] == [getattr(theirs, f) for f in fields]
+            assert ours.open_transaction_offset == theirs.open_transaction_offset
             compared += 1
     assert compared > 3
 
 
-def test_a_snapshot_beyond_the_logs_end_is_none_of_its(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_logs_end_is_not_used(tmp_path: Path) -> None:
     log = {0: [of(0, 1)], 1: [of(1, 2), of(2, 3, transactional=True)]}
     partition = logs.write_log(tmp_path / "log", log)
     (partition / segment_file(1, "snapshot")).write_bytes(write_snapshot([entry(1, 0)]))

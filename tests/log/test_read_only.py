@@ -35,10 +35,10 @@ def test_a_transaction_that_is_open_from_the_first_offset_on_is_known(tmp_path: 
     assert ReadOnlyLogs([tmp_path])["topic", 0].open_transactions == {4: 0}
 
 
-@pytest.mark.parametrize("left", ["a swap", "a damaged transaction index"])
-def test_a_log_that_recovery_has_to_complete_first_is_refused(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("leftover", ["a swap", "a damaged transaction index"])
+def test_a_log_that_recovery_has_to_complete_first_is_refused(tmp_path: Path, leftover: str) -> None:
     partition = a_log(tmp_path)
-    if left == "a swap":
+    if leftover == "a swap":
         log = partition / segment_file(3, "log")
         shutil.copy(log, f"{log}.swap")
     else:

@@ -57,7 +57,7 @@ def log_of(tmp_path: Path, *batches: bytes) -> FixedLog:
     st.data(),
 )
 def test_records_are_those_of_a_plain_list(seed: int, count: int, size: int, data: st.DataObject) -> None:
-    """From any offset to any end, whatever is read at once; the batch before the offset is cut."""
+    """From any offset to any end, with windows of any size; records before the offset are cut off."""
     with tempfile.TemporaryDirectory() as folder:
         directory = write_segments(Path(folder), random_segments(random.Random(seed), count), 200)
         view = view_of(directory)
@@ -66,8 +66,8 @@ def test_records_are_those_of_a_plain_list(seed: int, count: int, size: int, dat
         records = [record for _, entry in entries_of(directory) for record in entry.records]
         want = [r for r in records if start <= r.offset and (end is None or r.offset < end)]
         reader = LogReader(FixedLog(view), start, end=end, buffer_bytes=size)
-        found = [record for polled in reader for record in records_of(polled.columns)]
-        assert found == want
+        returned = [record for polled in reader for record in records_of(polled.columns)]
+        assert returned == want
         assert reader.poll() is None
         assert reader.offset >= start
 
@@ -77,21 +77,21 @@ def test_golden_logs_are_read_whole_and_windows_can_be_kept(golden: Path, size: 
     for name in [*legacy_names(golden), *case_names(golden)[::4]]:
         directory = golden / name / "before"
         windows = list(LogReader(FixedLog(view_of(directory)), buffer_bytes=size))
-        found = [record for window in windows for record in records_of(window.columns)]
+        records = [record for window in windows for record in records_of(window.columns)]
         control = control_offsets(golden / name / "records_before.jsonl")
         want = [r for _, entry in entries_of(directory) for r in entry.records if r.offset not in control]
-        assert found == want, name
+        assert records == want, name
 
 
 def control_offsets(listing: Path) -> set[int]:
     """Offsets in control batches by Kafka's own listing."""
-    found, inside = set(), False
+    control, inside = set(), False
     for line in read_records(listing):
         if line["t"] == "batch":
             inside = line.get("isControl", False)
         elif line["t"] == "rec" and inside:
-            found.add(line["offset"])
-    return found
+            control.add(line["offset"])
+    return control
 
 
 def kafkas_outcome(listing: Path) -> tuple[list[int], list[int], int | None]:
@@ -152,11 +152,11 @@ def transactions(tmp_path: Path) -> FixedLog:
         return batch(records, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
 
     def marker(at: int, producer: int, commit: bool) -> bytes:
-        made = end_transaction_marker(
+        marker_batch = end_transaction_marker(
             is_commit=commit, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp_ms=5
         )
-        made[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
-        return made.tobytes()
+        marker_batch[:8] = np.frombuffer(at.to_bytes(8, "big"), np.uint8)
+        return marker_batch.tobytes()
 
     batches = [
         *(data(0, 7, 2), marker(2, 7, False), data(3, 7), data(4, 8), one(5, "plain"), data(6, 8)),
@@ -297,7 +297,7 @@ def test_a_batch_that_decompresses_past_the_limit_is_refused(tmp_path: Path) -> 
 
 
 def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Path) -> None:
-    """The place that the reader kept is amid another batch then; its head even looks like one."""
+    """The position that the reader remembers is amid another batch then, in bytes that look like a header."""
     log = log_of(tmp_path, one(0, "a"), one(1, "b"), one(2, "c"))
     reader = LogReader(log, buffer_bytes=1)
     first = reader.poll()
@@ -318,7 +318,7 @@ def test_a_log_that_was_truncated_and_grew_again_is_searched_again(tmp_path: Pat
 
 @pytest.mark.random
 def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> None:
-    """An entry is believed only where a batch that it can stand for may begin, while it leads on."""
+    """An entry is used only where a batch that it can stand for begins and the search moves forward."""
     batches = [
         batch([Rec(offset=at, key=b"k%d" % at, value=bytes(at % 90)) for at in range(first, first + 3)])
         for first in range(40, 100, 3)
@@ -344,7 +344,7 @@ def test_a_flipped_bit_in_an_offset_index_changes_no_read(tmp_path: Path) -> Non
 def test_a_flipped_bit_in_a_transaction_index_is_refused_or_nothing(
     tmp_path: Path, size: int, step: int
 ) -> None:
-    """What is read before the contradiction shows may be wrong: who reads on is told."""
+    """What is read before the contradiction shows may be wrong; reading on raises an error."""
     directory, refused = a_log(tmp_path / "log"), 0
     want = offsets(LogReader(FixedLog(view_of(directory)), isolation=COMMITTED))
     assert want == [0, 6, 10, 12, 20]

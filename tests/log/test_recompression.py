@@ -26,7 +26,7 @@ def test_each_codec_with_levels_has_a_setting_for_its_level() -> None:
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("compression", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
 @pytest.mark.parametrize("codec", [0, 1, 4])
-def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
+def test_a_batch_is_recompressed_with_the_topics_codec(count: int, compression: str, codec: int) -> None:
     records = [
         Rec(
             offset=i,
@@ -41,22 +41,22 @@ def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
     data = of_records(records, codec=codec, **shape)
     before = data.tobytes()
     validated = append(data, compression_type=compression)
-    wanted = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
+    topics_codec = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]
     row = validated.batches[0]
-    assert row["attributes"] & 7 == wanted
+    assert row["attributes"] & 7 == topics_codec
     assert (row["producer_id"], row["producer_epoch"], row["base_sequence"]) == (9, 2, 5)
     assert (row["base_offset"], row["leader_epoch"], row["count"]) == (1000, 7, count)
     assert row["attributes"] & 16
     assert_in_order(validated)
-    plain = [
+    expected = [
         replace(record, size=0, offset=record.offset - 1000)
         for record in records_in(validated.data.tobytes())
     ]
-    assert plain == [
+    assert expected == [
         twin.Record(offset=r.offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=r.headers)
         for r in records
     ]
-    if wanted != codec:
+    if topics_codec != codec:
         assert data.tobytes() == before
     else:
         assert validated.data is data
@@ -65,22 +65,22 @@ def test_the_topics_codec(count: int, compression: str, codec: int) -> None:
 @pytest.mark.parametrize(
     ("compression", "fast", "small"), [("gzip", 1, 9), ("lz4", 1, 17), ("zstd", -100, 19)]
 )
-def test_the_topics_compression_level(compression: str, fast: int, small: int) -> None:
+def test_the_topics_compression_level_is_used(compression: str, fast: int, small: int) -> None:
     words = b"so many words that are almost the same, but not in this order: "
     value = b"".join(words[i % 40 :] + words[: i * 7 % 60] for i in range(900))
     data = of_records([Rec(offset=0, key=b"k", value=value, timestamp=TIME)])
     sizes = [
         len(
             append(
-                data.copy(), compression_type=compression, **{f"compression_{compression}_level": each}
+                data.copy(), compression_type=compression, **{f"compression_{compression}_level": level}
             ).data
         )
-        for each in (fast, small)
+        for level in (fast, small)
     ]
     assert sizes[0] > sizes[1]
 
 
-def test_recompressed_under_log_append_time() -> None:
+def test_a_recompressed_batch_has_the_log_append_time() -> None:
     validated = append(sent(3, first_time=5), compression_type="zstd", message_timestamp_type="LogAppendTime")
     assert {record.timestamp for record in records_in(validated.data.tobytes())} == {TIME}
     assert_in_order(validated)

@@ -30,19 +30,19 @@ CONFIG = LogConfig(index_interval_bytes=100)
 NOW = 1_700_000_001_000
 
 
-def write(path: Path, count: int = 30, each: int = 10, **shape: Any) -> Path:
-    """Segments of ten one-record batches each."""
+def write(path: Path, count: int = 30, per_segment: int = 10, **shape: Any) -> Path:
+    """Segments of ``per_segment`` one-record batches each."""
     batches = {
-        base: [one(base + i, f"k{base + i}", "v" * 40, **shape) for i in range(each)]
-        for base in range(0, count, each)
+        base: [one(base + i, f"k{base + i}", "v" * 40, **shape) for i in range(per_segment)]
+        for base in range(0, count, per_segment)
     }
     return write_log(path, batches, interval=100)
 
 
 def recover(
-    partition: Path, *, clean: bool = False, point: int = 0, start: int = 0, **given: Any
+    partition: Path, *, clean: bool = False, point: int = 0, start: int = 0, **options: Any
 ) -> RecoveredPartition:
-    config = given.pop("config", CONFIG)
+    config = options.pop("config", CONFIG)
     return recover_partition(
         partition,
         had_clean_shutdown=clean,
@@ -50,13 +50,13 @@ def recover(
         log_start_offset=start,
         config=config,
         now_ms=NOW,
-        **given,
+        **options,
     )
 
 
-def settled(path: Path, **given: Any) -> Path:
-    """The same as a clean stop leaves it."""
-    partition = write(path, **given)
+def settled(path: Path, **shape: Any) -> Path:
+    """The log that ``write`` makes, as a clean stop leaves it."""
+    partition = write(path, **shape)
     recover(partition)
     return partition
 
@@ -68,21 +68,23 @@ def name(base: int, kind: str) -> str:
 def test_a_clean_log_is_not_changed(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     before = tree(partition)
-    seen: list[files.Operation] = []
-    with files.observe(seen.append):
-        found = recover(partition, clean=True, point=30)
-    assert seen == []
+    operations: list[files.Operation] = []
+    with files.observe(operations.append):
+        recovered = recover(partition, clean=True, point=30)
+    assert operations == []
     assert tree(partition) == before
-    assert (found.log_start_offset, found.log_end_offset) == (0, 30)
-    assert found.segments == tuple(list_segments(partition))
-    assert not found.changed
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (0, 30)
+    assert recovered.segments == tuple(list_segments(partition))
+    assert not recovered.changed
 
 
 def test_a_clean_log_is_not_read_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = settled(tmp_path, count=4000, each=2000)
+    partition = settled(tmp_path, count=4000, per_segment=2000)
     read = []
     read_slice = files.read_slice
-    monkeypatch.setattr(files, "read_slice", lambda *given: read.append(given[2]) or read_slice(*given))
+    monkeypatch.setattr(
+        files, "read_slice", lambda *arguments: read.append(arguments[2]) or read_slice(*arguments)
+    )
     monkeypatch.setattr(files, "Reader", None)
     assert recover(partition, clean=True).log_end_offset == 4000
     assert sum(read) < 70_000 < (partition / name(2000, "log")).stat().st_size
@@ -91,30 +93,30 @@ def test_a_clean_log_is_not_read_through(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_empty_directory_gets_a_segment_at_the_log_start(tmp_path: Path) -> None:
     partition = tmp_path / "topic-0"
     partition.mkdir()
-    found = recover(partition, start=7)
-    assert (found.log_start_offset, found.log_end_offset) == (7, 7)
+    recovered = recover(partition, start=7)
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (7, 7)
     assert sorted(tree(partition)) == [name(7, "index"), name(7, "log"), name(7, "timeindex")]
-    assert [segment.base_offset for segment in found.segments] == [7]
+    assert [segment.base_offset for segment in recovered.segments] == [7]
 
 
 def test_an_end_below_the_log_start_starts_empty_there(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     for clean in (False, True):
-        found = recover(partition, clean=clean, start=1000)
-        assert (found.log_start_offset, found.log_end_offset) == (1000, 1000)
+        recovered = recover(partition, clean=clean, start=1000)
+        assert (recovered.log_start_offset, recovered.log_end_offset) == (1000, 1000)
         assert logs_of(partition) == {1000: b""}
         assert not list(partition.glob("*.snapshot"))
-    assert not found.changed
+    assert not recovered.changed
 
 
-def test_a_log_start_above_the_active_base(tmp_path: Path) -> None:
+def test_a_log_start_above_the_active_base_keeps_all_segments(tmp_path: Path) -> None:
     partition = settled(tmp_path)
     (partition / "leader-epoch-checkpoint").write_text("0\n2\n3 0\n5 22\n")
-    found = recover(partition, point=30, start=25)
-    assert (found.log_start_offset, found.log_end_offset) == (25, 30)
+    recovered = recover(partition, point=30, start=25)
+    assert (recovered.log_start_offset, recovered.log_end_offset) == (25, 30)
     assert LeaderEpochs(partition).entries == ((5, 25),)
     assert [path.name for path in partition.glob("*.snapshot")] == [name(30, "snapshot")]
-    assert len(found.segments) == 3
+    assert len(recovered.segments) == 3
 
 
 def test_the_recovery_point_bounds_what_is_scanned(tmp_path: Path) -> None:
@@ -124,9 +126,9 @@ def test_the_recovery_point_bounds_what_is_scanned(tmp_path: Path) -> None:
     data[70] ^= 1
     log.write_bytes(data)
     assert recover(partition, point=15).log_end_offset == 30
-    found = recover(partition, point=15, check=True)
-    assert found.log_end_offset == 30 and log.read_bytes() == data
-    assert [(Path(each.path), each.position) for each in found.damage] == [(log, 0)]
+    recovered = recover(partition, point=15, check=True)
+    assert recovered.log_end_offset == 30 and log.read_bytes() == data
+    assert [(Path(damage.path), damage.position) for damage in recovered.damage] == [(log, 0)]
     assert recover(partition, point=9).log_end_offset == 0
 
 
@@ -146,14 +148,14 @@ def test_indexes_are_built_again_below_the_recovery_point(
         path.write_bytes(
             {"short": data[:-5], "zeros": data + bytes(48), "nonsense": b"\xf3" * len(data)}[damage]
         )
-    found = recover(partition, clean=clean, point=30)
-    assert found.rebuilt_indexes == (name(10, kind),)
-    assert found.truncated_bytes == 0
+    recovered = recover(partition, clean=clean, point=30)
+    assert recovered.rebuilt_indexes == (name(10, kind),)
+    assert recovered.truncated_bytes == 0
     assert tree(partition) == before
 
 
 def test_an_index_whose_entries_do_not_ascend_is_built_again_after_a_crash(tmp_path: Path) -> None:
-    """Its last entry is right, and a start after a clean stop looks at that one only."""
+    """The last entry is right, and a start after a clean stop looks at the last one only."""
     partition = settled(tmp_path)
     before, path = tree(partition), partition / name(10, "index")
     data = path.read_bytes()
@@ -184,18 +186,18 @@ def test_an_index_is_built_again_and_the_abort_index_stays(tmp_path: Path, kind:
     assert before[name(10, "txnindex")]
     path = partition / name(10, kind)
     path.write_bytes(path.read_bytes()[:-1])
-    found = recover(partition, point=30, check=check)
-    assert found.rebuilt_indexes == (name(10, kind),)
+    recovered = recover(partition, point=30, check=check)
+    assert recovered.rebuilt_indexes == (name(10, kind),)
     assert tree(partition) == before
 
 
-@pytest.mark.parametrize("left", [b"", None])
-def test_an_abort_that_no_index_names_is_found_by_a_check(tmp_path: Path, left: bytes | None) -> None:
+@pytest.mark.parametrize("leftover", [b"", None])
+def test_an_abort_that_no_index_names_is_found_by_a_check(tmp_path: Path, leftover: bytes | None) -> None:
     partition = aborting(tmp_path)
     before, path = tree(partition), partition / name(10, "txnindex")
     path.unlink()
-    if left is not None:
-        path.write_bytes(left)
+    if leftover is not None:
+        path.write_bytes(leftover)
     assert recover(partition, clean=True, point=30).rebuilt_indexes == ()
     assert recover(partition, clean=True, point=30, check=True).rebuilt_indexes == (name(10, "txnindex"),)
     assert tree(partition) == before
@@ -221,8 +223,8 @@ def test_an_abort_index_stays_where_its_segment_is_damaged(tmp_path: Path) -> No
     (partition / name(10, "index")).unlink()
     (partition / name(10, "timeindex")).write_bytes(bytes(12))
     before = (partition / name(10, "txnindex")).read_bytes()
-    found = recover(partition, point=30, check=True)
-    assert found.damage and (partition / name(10, "txnindex")).read_bytes() == before
+    recovered = recover(partition, point=30, check=True)
+    assert recovered.damage and (partition / name(10, "txnindex")).read_bytes() == before
 
 
 def test_preallocated_indexes_are_trimmed(tmp_path: Path) -> None:
@@ -231,8 +233,8 @@ def test_preallocated_indexes_are_trimmed(tmp_path: Path) -> None:
     for kind, size in (("index", 4096), ("timeindex", 4092)):
         path = partition / name(20, kind)
         path.write_bytes(path.read_bytes().ljust(size, b"\0"))
-    found = recover(partition, point=20)
-    assert found.changed and found.rebuilt_indexes == ()
+    recovered = recover(partition, point=20)
+    assert recovered.changed and recovered.rebuilt_indexes == ()
     assert tree(partition) == before
 
 
@@ -244,8 +246,8 @@ def test_files_without_a_log_go_and_unknown_ones_stay(tmp_path: Path) -> None:
     for stray in (*strays, *strangers):
         (partition / stray).write_bytes(b"")
     (partition / "folder").mkdir()
-    found = recover(partition, clean=True)
-    assert sorted(found.removed_files) == sorted(strays)
+    recovered = recover(partition, clean=True)
+    assert sorted(recovered.removed_files) == sorted(strays)
     assert {path.name for path in partition.iterdir()} >= {*strangers, "folder"}
 
 
@@ -298,12 +300,12 @@ def test_later_segments_go_with_the_damage(tmp_path: Path) -> None:
     log = partition / name(10, "log")
     with log.open("r+b") as file:
         file.truncate(sizes[10] - 3)
-    found = recover(partition, point=5)
-    assert found.log_end_offset == 19
+    recovered = recover(partition, point=5)
+    assert recovered.log_end_offset == 19
     batch_size = len(one(19, "k19", "v" * 40))
-    assert found.truncated_bytes == batch_size - 3 + sizes[20]
+    assert recovered.truncated_bytes == batch_size - 3 + sizes[20]
     assert list(logs_of(partition)) == [0, 10]
-    assert "truncated at" in found.notes[0] and str(log) in found.notes[0]
+    assert "truncated at" in recovered.notes[0] and str(log) in recovered.notes[0]
 
 
 def test_a_scan_finds_epochs_and_forgets_those_beyond_the_end(tmp_path: Path) -> None:
@@ -333,8 +335,8 @@ def test_a_damaged_epoch_file_is_made_again_from_all_batches(
     dry = recover(partition, clean=clean, point=30, dry_run=True)
     assert dry.changed and "leader-epoch-checkpoint" in dry.notes[0] and path.read_bytes() == damage
     # A crash before the file is written leaves the damaged one, and the next start does all of it.
-    found = recover(partition, clean=clean, point=30)
-    assert found.notes == dry.notes and "leader-epoch-checkpoint" not in found.removed_files
+    recovered = recover(partition, clean=clean, point=30)
+    assert recovered.notes == dry.notes and "leader-epoch-checkpoint" not in recovered.removed_files
     assert path.read_bytes() == expected
     assert recover(partition, clean=clean, point=30).notes == ()
 
@@ -370,7 +372,7 @@ def test_message_sets_are_recovered_too(golden: Path, tmp_path: Path) -> None:
 
 
 def marker(offset: int, *, commit: bool, producer_id: int = 9, producer_epoch: int = 1) -> bytes:
-    made = bytearray(
+    batch_bytes = bytearray(
         end_transaction_marker(
             is_commit=commit,
             producer_id=producer_id,
@@ -379,8 +381,8 @@ def marker(offset: int, *, commit: bool, producer_id: int = 9, producer_epoch: i
             timestamp_ms=NOW,
         ).tobytes()
     )
-    HEADER.pack_into(made, 0, *(offset, *HEADER.unpack_from(made)[1:]))
-    return bytes(made)
+    HEADER.pack_into(batch_bytes, 0, *(offset, *HEADER.unpack_from(batch_bytes)[1:]))
+    return bytes(batch_bytes)
 
 
 def aborting(path: Path) -> Path:
@@ -396,8 +398,8 @@ def aborting(path: Path) -> Path:
 
 
 def producers_of(partition: Path, base: int) -> dict[int, tuple[int, int]]:
-    found = read_snapshot((partition / name(base, "snapshot")).read_bytes())
-    return {each.producer_id: (each.last_sequence, each.last_offset) for each in found}
+    entries = read_snapshot((partition / name(base, "snapshot")).read_bytes())
+    return {entry.producer_id: (entry.last_sequence, entry.last_offset) for entry in entries}
 
 
 def idempotent(path: Path) -> Path:
@@ -414,20 +416,20 @@ def idempotent(path: Path) -> Path:
 
 def test_snapshots_are_taken_where_a_start_reads_them(tmp_path: Path) -> None:
     partition = idempotent(tmp_path)
-    found = recover(partition, point=20)
+    recovered = recover(partition, point=20)
     bases = sorted(int(path.stem) for path in partition.glob("*.snapshot"))
     assert bases == [10, 20, 30]
     assert producers_of(partition, 10) == {9: (9, 9)}
     assert producers_of(partition, 30) == {9: (29, 29)}
-    assert [producer.last_sequence for producer in found.producers] == [29]
+    assert [producer.last_sequence for producer in recovered.producers] == [29]
 
 
 def test_a_snapshot_that_does_not_read_makes_way_for_the_one_before(tmp_path: Path) -> None:
     partition = idempotent(tmp_path)
     recover(partition)
     (partition / name(30, "snapshot")).write_bytes(b"nonsense")
-    found = recover(partition, clean=True)
-    assert found.removed_files == (name(30, "snapshot"),)
+    recovered = recover(partition, clean=True)
+    assert recovered.removed_files == (name(30, "snapshot"),)
     assert producers_of(partition, 30) == {9: (29, 29)}
 
 
@@ -457,12 +459,12 @@ def test_only_state_changing_rows_have_to_be_applied() -> None:
         producer, epoch = int(rng.integers(3)), offset // 100
         if rng.random() < 0.15:
             commit = bool(rng.integers(2))
-            made = marker(offset, commit=commit, producer_id=producer, producer_epoch=epoch)
+            appended = marker(offset, commit=commit, producer_id=producer, producer_epoch=epoch)
         else:
             transactional = producer == 2
             shape = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": offset}
-            made = batch([Rec(offset=offset, key=b"k")], transactional=transactional, **shape)
-        data += made
+            appended = batch([Rec(offset=offset, key=b"k")], transactional=transactional, **shape)
+        data += appended
     array = np.frombuffer(data, np.uint8)
     batches = scan_batches(array).batches
     whole, fewer = ProducerStates(), ProducerStates()
@@ -489,8 +491,8 @@ def test_a_producer_is_known_by_a_batch_in_which_the_log_starts(
     ]
     partition = write_log(tmp_path, {0: batches})
     (partition / name(14, "snapshot")).write_bytes(write_snapshot([]))
-    found = recover(partition, clean=True, point=12, start=start)
-    assert {entry.producer_id for entry in found.producers} == known
+    recovered = recover(partition, clean=True, point=12, start=start)
+    assert {entry.producer_id for entry in recovered.producers} == known
 
 
 @pytest.mark.parametrize(
@@ -508,14 +510,14 @@ def test_a_check_builds_transaction_indexes_that_the_markers_contradict(
     tmp_path: Path, base: int, entry: tuple[int, int, int, int]
 ) -> None:
     """Then the log is cleaned as it would have been."""
-    forged, wanted = (a_log(tmp_path / each) for each in ("forged", "wanted"))
+    forged, sound = (a_log(tmp_path / folder) for folder in ("forged", "sound"))
     write_index(forged, base, entry)
     assert run(tmp_path / "forged").status == UNCLEANABLE
     assert recover(forged, clean=True, check=True).rebuilt_indexes == (name(base, "txnindex"),)
     assert recover(forged, clean=True, check=True).rebuilt_indexes == ()
-    assert indexes_of(forged) == indexes_of(wanted)
-    assert run(tmp_path / "forged").status == run(tmp_path / "wanted").status == CLEANED
-    assert logs_of(forged) == logs_of(wanted)
+    assert indexes_of(forged) == indexes_of(sound)
+    assert run(tmp_path / "forged").status == run(tmp_path / "sound").status == CLEANED
+    assert logs_of(forged) == logs_of(sound)
 
 
 def indexes_of(partition: Path) -> dict[str, bytes]:
@@ -523,7 +525,7 @@ def indexes_of(partition: Path) -> dict[str, bytes]:
 
 
 def test_a_check_finds_an_index_entry_that_names_a_batch_in_a_value(tmp_path: Path) -> None:
-    """Whoever looks an offset up believes such an entry, as Kafka does: the log has to be read to tell."""
+    """A search for an offset uses such an entry, as in Kafka: only reading the log shows that it is wrong."""
     inner = one(5, "k", "inner")
     outer = batch([Rec(offset=4, key=b"k", value=b"x" * 40 + inner + b"x" * 40)])
     before = [one(offset, "k", "v" * 40) for offset in range(4)]

@@ -43,19 +43,19 @@ def write(path: Path, topics: str = "a b c", *, clean: bool = True) -> Path:
 
 
 def recover(*paths: Path, close: bool = True, **options: object) -> list[DirectoryRecovery]:
-    given = RecoveryOptions(
+    recovery_options = RecoveryOptions(
         config_of=lambda topic_partition: LogConfig(), now_ms=NOW, mark_clean_shutdown=close, **options
     )  # type: ignore[arg-type]
     opened = [LogDirectory.open(path) for path in paths]
     try:
-        return recover_directories(opened, given)
+        return recover_directories(opened, recovery_options)
     finally:
-        for each in opened:
-            each.close()
+        for directory in opened:
+            directory.close()
 
 
-def logs_of(done: DirectoryRecovery) -> dict[str, LogRecovery]:
-    return {log.topic_partition.topic: log for log in done.logs}
+def logs_of(recovery: DirectoryRecovery) -> dict[str, LogRecovery]:
+    return {log.topic_partition.topic: log for log in recovery.logs}
 
 
 def damage(path: Path, at: int = 80) -> None:
@@ -73,32 +73,32 @@ def test_a_clean_directory_stays_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "log")
     recover(path)
     before = tree(path)
-    (done,) = recover(path)
-    assert done.was_clean and done.offline is None and not done.needs_attention
-    assert {log.status for log in done.logs} == {"nothing_to_do"}
+    (recovery,) = recover(path)
+    assert recovery.was_clean and recovery.offline is None and not recovery.needs_attention
+    assert {log.status for log in recovery.logs} == {"nothing_to_do"}
     assert tree(path) == before
     assert (path / MARKER).read_text() == '{"version":0,"brokerEpoch":17}'
 
 
 def test_the_marker_is_gone_while_logs_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "log")
-    there = []
+    marker_exists = []
     real = recovery_directories.recover_partition
 
-    def watching(*given: object, **named: object) -> object:
-        there.append((path / MARKER).exists())
-        return real(*given, **named)  # type: ignore[arg-type]
+    def watching(*arguments: object, **named: object) -> object:
+        marker_exists.append((path / MARKER).exists())
+        return real(*arguments, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(recovery_directories, "recover_partition", watching)
     recover(path, close=False)
-    assert there == [False] * 3
+    assert marker_exists == [False] * 3
     assert not (path / MARKER).exists()
 
 
 def test_after_a_crash_the_marker_has_no_brokers_epoch(tmp_path: Path) -> None:
     path = write(tmp_path / "log", clean=False)
-    (done,) = recover(path)
-    assert not done.was_clean
+    (recovery,) = recover(path)
+    assert not recovery.was_clean
     assert (path / MARKER).read_text() == '{"version":0,"brokerEpoch":-1}'
 
 
@@ -121,8 +121,8 @@ def test_a_log_without_a_recovery_point_is_recovered_from_its_first_record(tmp_p
     for base in (0, 1):
         write_segment(path / "a-0", base, one(base, "k", "v"))
     damage(path / "a-0" / f"{0:020d}.log", at=-1)
-    (done,) = recover(path)
-    recovered = logs_of(done)["a"].recovered
+    (recovery,) = recover(path)
+    recovered = logs_of(recovery)["a"].recovered
     assert recovered is not None and recovered.log_end_offset == 0
 
 
@@ -130,8 +130,8 @@ def test_checkpoints_that_make_no_sense_are_taken_for_empty(tmp_path: Path) -> N
     path = write(tmp_path / "log", clean=False)
     (path / POINTS).write_bytes(b"\xff\xfe")
     (path / STARTS).write_text("0\n5\n")
-    (done,) = recover(path)
-    assert len(done.notes) == 2 and str(path / POINTS) in done.notes[0]
+    (recovery,) = recover(path)
+    assert len(recovery.notes) == 2 and str(path / POINTS) in recovery.notes[0]
     assert read_checkpoint(path / POINTS) == {("a", 0): 20, ("b", 0): 20, ("c", 0): 20}
 
 
@@ -139,27 +139,27 @@ def test_checkpoints_that_make_no_sense_are_taken_for_empty(tmp_path: Path) -> N
 def test_a_log_that_is_refused_stops_no_other(tmp_path: Path, threads: int) -> None:
     path = write(tmp_path / "log", clean=False)
     make_go_back(path / "b-0")
-    (done,) = recover(path, threads=threads)
-    logs = logs_of(done)
+    (recovery,) = recover(path, threads=threads)
+    logs = logs_of(recovery)
     assert (logs["a"].status, logs["b"].status, logs["c"].status) == ("recovered", "refused", "recovered")
     assert "base offset 15" in logs["b"].reason and logs["b"].recovered is None
     assert Path(logs["b"].damage[0].path).name == f"{10:020d}.log"
     assert read_checkpoint(path / POINTS)[("b", 0)] == 20
-    assert done.needs_attention and not (path / MARKER).exists()
+    assert recovery.needs_attention and not (path / MARKER).exists()
 
 
 def test_damage_below_the_recovery_point_is_reported_where_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "log", clean=False)
     damage(path / "c-0" / f"{0:020d}.log")
-    (done,) = recover(path, check=None)
-    found = logs_of(done)["c"]
-    assert found.status == "damaged" and "left as it is" in found.reason
-    assert found.recovered is not None and found.recovered.log_end_offset == 20
+    (recovery,) = recover(path, check=None)
+    log = logs_of(recovery)["c"]
+    assert log.status == "damaged" and "left as it is" in log.reason
+    assert log.recovered is not None and log.recovered.log_end_offset == 20
     assert (path / MARKER).exists()
-    (done,) = recover(path, check=None)
-    assert logs_of(done)["c"].status == "nothing_to_do"
-    (done,) = recover(path, check=True)
-    assert logs_of(done)["c"].status == "damaged"
+    (recovery,) = recover(path, check=None)
+    assert logs_of(recovery)["c"].status == "nothing_to_do"
+    (recovery,) = recover(path, check=True)
+    assert logs_of(recovery)["c"].status == "damaged"
 
 
 def test_the_first_damage_comes_before_other_notes(tmp_path: Path) -> None:
@@ -167,12 +167,12 @@ def test_the_first_damage_comes_before_other_notes(tmp_path: Path) -> None:
     for at in (80, 300):
         damage(path / "a-0" / f"{0:020d}.log", at)
     (path / "a-0" / "leader-epoch-checkpoint").write_bytes(b"\xff")
-    (done,) = recover(path, check=None)
-    found = logs_of(done)["a"]
-    first, second = found.damage
+    (recovery,) = recover(path, check=None)
+    log = logs_of(recovery)["a"]
+    first, second = log.damage
     assert first.position < second.position
     begin = f"corrupt below the recovery point, left as it is: {first} and 1 more; leader-epoch-checkpoint"
-    assert found.reason.startswith(begin)
+    assert log.reason.startswith(begin)
 
 
 def failing_at(path: Path) -> Callable[[files.Operation], None]:
@@ -197,12 +197,12 @@ def test_a_disk_that_fails_goes_offline_alone(tmp_path: Path) -> None:
     assert read_checkpoint(bad / POINTS) == {(topic, 0): 20 for topic in "cde"}
 
 
-def test_a_marker_that_cannot_be_taken_away(tmp_path: Path) -> None:
+def test_a_marker_that_cannot_be_removed_takes_the_directory_offline(tmp_path: Path) -> None:
     path = write(tmp_path / "log")
     with files.observe(failing_at(path / MARKER)):
-        (done,) = recover(path)
-    assert done.offline is not None and MARKER in done.offline
-    assert [log.status for log in done.logs] == ["failed"] * 3
+        (recovery,) = recover(path)
+    assert recovery.offline is not None and MARKER in recovery.offline
+    assert [log.status for log in recovery.logs] == ["failed"] * 3
     assert (path / MARKER).exists()
 
 
@@ -211,9 +211,9 @@ def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
     log = path / "b-0" / f"{10:020d}.log"
     log.write_bytes(log.read_bytes()[:-1])
     before = tree(path)
-    (done,) = recover(path, dry_run=True)
-    found = logs_of(done)["b"].recovered
-    assert found is not None and found.log_end_offset == 19 and found.truncated_bytes > 0
+    (recovery,) = recover(path, dry_run=True)
+    recovered = logs_of(recovery)["b"].recovered
+    assert recovered is not None and recovered.log_end_offset == 19 and recovered.truncated_bytes > 0
     after = tree(path)
     after.pop(".lock", None)
     assert after == before
@@ -232,9 +232,9 @@ def test_a_folder_that_is_no_brokers_gets_no_checkpoints(tmp_path: Path) -> None
     path = write(tmp_path / "log", "a", clean=False)
     (path / "meta.properties").unlink()
     (path / POINTS).unlink()
-    (done,) = recover(path)
-    assert logs_of(done)["a"].recovered is not None
-    assert [each.name for each in path.iterdir()] == ["a-0"]
+    (recovery,) = recover(path)
+    assert logs_of(recovery)["a"].recovered is not None
+    assert [entry.name for entry in path.iterdir()] == ["a-0"]
 
 
 def test_the_metadata_log_is_left_alone(stopped_broker: tuple[Path, Path]) -> None:

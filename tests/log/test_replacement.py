@@ -14,9 +14,9 @@ from tests.support.cleaning.logs import logs_of, one, tree, write_log
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
     """Three segments; the first is about to be swapped in once more."""
-    found = write_log(tmp_path, {0: [one(0, "a"), one(1, "b")], 2: [one(2, "c")], 3: [one(3, "d")]})
-    copy(found, 0, ".swap")
-    return found
+    directory = write_log(tmp_path, {0: [one(0, "a"), one(1, "b")], 2: [one(2, "c")], 3: [one(3, "d")]})
+    copy(directory, 0, ".swap")
+    return directory
 
 
 def copy(partition: Path, base: int, suffix: str) -> None:

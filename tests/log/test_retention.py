@@ -38,7 +38,7 @@ ENDLESS = 1 << 62
 def segments(
     *sizes: int, bases: Sequence[int] = (), times: Sequence[int] = ()
 ) -> tuple[SegmentMetadata, ...]:
-    """Segments of ten records each unless told; the last one is active."""
+    """Segments of ten records each unless ``bases`` say otherwise; the last one is active."""
     starts = list(bases) or [10 * number for number in range(len(sizes))]
     ends = [*starts[1:], starts[-1] + 10]
     return tuple(
@@ -53,15 +53,15 @@ def segments(
     )
 
 
-def count(found: Sequence[SegmentMetadata], now_ms: int = 0, **given: object) -> int:
-    """How many go."""
-    choices = {"config": DELETES, "log_start_offset": 0, "high_watermark": ENDLESS, **given}
-    return len(segments_to_delete(found, now_ms=now_ms, **choices))  # type: ignore[arg-type]
+def count(metadata: Sequence[SegmentMetadata], now_ms: int = 0, **options: object) -> int:
+    """How many segments are deleted."""
+    choices = {"config": DELETES, "log_start_offset": 0, "high_watermark": ENDLESS, **options}
+    return len(segments_to_delete(metadata, now_ms=now_ms, **choices))  # type: ignore[arg-type]
 
 
 def test_worked_example_9_log_start() -> None:
-    found = segments(100, 100, 100, bases=[0, 11, 23])
-    decisions = segments_to_delete(found, now_ms=0, config=DELETES, log_start_offset=25, high_watermark=30)
+    metadata = segments(100, 100, 100, bases=[0, 11, 23])
+    decisions = segments_to_delete(metadata, now_ms=0, config=DELETES, log_start_offset=25, high_watermark=30)
     assert [decision.base_offset for decision in decisions] == [0, 11]
     assert decisions[0].reason == "below the log start offset 25"
 
@@ -69,9 +69,9 @@ def test_worked_example_9_log_start() -> None:
 @pytest.mark.parametrize("policies", [("compact",), ("delete",), ("compact", "delete"), ()])
 def test_segments_below_the_log_start_are_deleted_first_under_any_policy(policies: tuple[str, ...]) -> None:
     config = LogConfig(policies=policies, retention_ms=DAY, retention_bytes=0)
-    found = segments(100, 100, 100, bases=[0, 11, 23])
+    metadata = segments(100, 100, 100, bases=[0, 11, 23])
     decisions = segments_to_delete(
-        found, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33
+        metadata, now_ms=2 * DAY, config=config, log_start_offset=12, high_watermark=33
     )
     assert decisions[0] == Deletion(base_offset=0, reason="below the log start offset 12")
     assert len(decisions) == (3 if "delete" in policies else 1)
@@ -82,11 +82,11 @@ def test_the_active_segment_is_not_below_its_own_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "gone"),
+    ("limit", "deleted"),
     [(-1, 0), (301, 0), (300, 0), (299, 0), (201, 0), (200, 1), (199, 1), (101, 1), (100, 2), (1, 2), (0, 3)],
 )
-def test_retention_by_size_never_goes_below_the_limit(limit: int, gone: int) -> None:
-    assert len(deletions_by_size(segments(100, 100, 100), limit)) == gone
+def test_retention_by_size_never_goes_below_the_limit(limit: int, deleted: int) -> None:
+    assert len(deletions_by_size(segments(100, 100, 100), limit)) == deleted
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=9), st.integers(0, 5000))
@@ -97,25 +97,25 @@ def test_retention_by_size_deletes_as_many_segments_as_the_limit_allows(sizes: l
 
 
 def test_retention_by_age_is_strict_and_deletes_a_prefix() -> None:
-    found = segments(9, 9, 9, 9, times=[100, 101, 300, 100])
-    assert len(deletions_by_age(found, 200, 100)) == 0
-    assert len(deletions_by_age(found, 201, 100)) == 1
-    assert len(deletions_by_age(found, 202, 100)) == 2
-    assert len(deletions_by_age(found, 401, 100)) == 4
-    assert deletions_by_age(found, 1 << 60, -1) == []
+    metadata = segments(9, 9, 9, 9, times=[100, 101, 300, 100])
+    assert len(deletions_by_age(metadata, 200, 100)) == 0
+    assert len(deletions_by_age(metadata, 201, 100)) == 1
+    assert len(deletions_by_age(metadata, 202, 100)) == 2
+    assert len(deletions_by_age(metadata, 401, 100)) == 4
+    assert deletions_by_age(metadata, 1 << 60, -1) == []
 
 
 def test_a_segment_that_a_cleaning_emptied_is_deleted_with_the_next_one() -> None:
-    found = segments(0, 9, 0, 9, times=[1000, 100, 1000, 1000])
-    assert len(deletions_by_age(found, 300, 100)) == 2
+    metadata = segments(0, 9, 0, 9, times=[1000, 100, 1000, 1000])
+    assert len(deletions_by_age(metadata, 300, 100)) == 2
     assert len(deletions_by_age(segments(0, 9, 9, times=[1000, 1000, 0]), 300, 100)) == 0
     assert len(deletions_by_age(segments(0, 9, times=[100, 1000]), 300, 100)) == 1
 
 
 def test_nothing_at_or_above_the_high_watermark() -> None:
     config = LogConfig(retention_ms=0)
-    found = segments(9, 9, 9)
-    assert [count(found, 1, config=config, high_watermark=mark) for mark in (9, 10, 19, 29, 30)] == [
+    metadata = segments(9, 9, 9)
+    assert [count(metadata, 1, config=config, high_watermark=mark) for mark in (9, 10, 19, 29, 30)] == [
         0,
         1,
         1,
@@ -132,12 +132,12 @@ def test_an_empty_active_segment_stays() -> None:
 
 def test_worked_example_13_policies() -> None:
     """The record at offset 5 is the last of its key and over age: retention takes it under two policies."""
-    found = segments(100, 100, bases=[0, 6], times=[5, 1000])
-    gone = {
-        policies: count(found, 1000, config=LogConfig(policies=policies, retention_ms=100))
+    metadata = segments(100, 100, bases=[0, 6], times=[5, 1000])
+    deleted = {
+        policies: count(metadata, 1000, config=LogConfig(policies=policies, retention_ms=100))
         for policies in (("delete",), ("compact",), ("compact", "delete"))
     }
-    assert gone == {("delete",): 1, ("compact",): 0, ("compact", "delete"): 1}
+    assert deleted == {("delete",): 1, ("compact",): 0, ("compact", "delete"): 1}
 
 
 # Policies by name
@@ -153,29 +153,29 @@ def policies() -> Iterator[None]:
 
 @pytest.mark.usefixtures("policies")
 def test_a_registered_policy_decides() -> None:
-    asked = []
+    calls = []
 
-    def keep_two(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> int:
-        asked.append((len(found), now_ms, config.retention_policy))
-        return len(found) - 2
+    def keep_two(metadata: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> int:
+        calls.append((len(metadata), now_ms, config.retention_policy))
+        return len(metadata) - 2
 
     retention.register_policy("keep-two", keep_two)
     config = LogConfig(retention_policy="keep-two")
-    found = segments(9, 9, 9, 9, 9)
-    decisions = segments_to_delete(found, now_ms=7, config=config, log_start_offset=10, high_watermark=50)
+    metadata = segments(9, 9, 9, 9, 9)
+    decisions = segments_to_delete(metadata, now_ms=7, config=config, log_start_offset=10, high_watermark=50)
     assert [decision.reason for decision in decisions] == [
         "below the log start offset 10",
         "policy keep-two",
         "policy keep-two",
     ]
-    assert asked == [(4, 7, "keep-two")]
-    assert count(found, config=replace(config, policies=("compact",))) == 0 and len(asked) == 1
+    assert calls == [(4, 7, "keep-two")]
+    assert count(metadata, config=replace(config, policies=("compact",))) == 0 and len(calls) == 1
     assert count(segments(9), config=config) == 0
 
 
 @pytest.mark.usefixtures("policies")
 def test_reasons_of_a_policy_and_only_a_prefix() -> None:
-    def odd(found: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[Deletion]:
+    def odd(metadata: Sequence[SegmentMetadata], now_ms: int, config: LogConfig) -> Iterable[Deletion]:
         return (Deletion(base_offset=base, reason=f"odd {base}") for base in (30, 0, 10, 99))
 
     retention.register_policy("odd", odd)
@@ -241,8 +241,8 @@ def test_worked_example_12_all_expired(tmp_path: Path) -> None:
 def test_a_log_whose_segments_are_all_deleted_begins_a_new_one_at_the_same_offset(tmp_path: Path) -> None:
     clock = ManualClock(10 * DAY)
     settings = {"log.retention.bytes": "0", "log.retention.ms": "-1"}
-    given = Config(parse_assignments([f"{key}={text}" for key, text in settings.items()], "test"))
-    with LogManager.open([tmp_path], config=given, clock=clock, background=run_now) as manager:
+    config = Config(parse_assignments([f"{key}={text}" for key, text in settings.items()], "test"))
+    with LogManager.open([tmp_path], config=config, clock=clock, background=run_now) as manager:
         log = manager.get_or_create(TopicPartition("topic", 0))
         append(log, 3, 10 * DAY)
         assert manager.upkeep.delete_old_segments()
@@ -287,23 +287,23 @@ def test_segments_that_a_broker_retained_are_retained(
         before, end = bases(log), log.log_end_offset
         if name == "delete_records_delete":
             assert manager.delete_records(directory, round_.raw["note"]["delete_records_to"]) == 361
-        gone = manager.upkeep.delete_old_segments()
+        deletions = manager.upkeep.delete_old_segments()
         assert bases(log) == kafkas(round_)
         assert log.log_start_offset == round_.raw["log_start_after"]
         assert log.log_end_offset == end
-        went = [decision.base_offset for decision in gone.get(str(directory), ())]
-        assert went == [base for base in before if base not in kafkas(round_)]
+        deleted = [decision.base_offset for decision in deletions.get(str(directory), ())]
+        assert deleted == [base for base in before if base not in kafkas(round_)]
     assert golden_sets.read_checkpoint(tmp_path / "log-start-offset-checkpoint").get(
         (case.topic, case.partition)
     ) == round_.checkpoints_after.get("log-start-offset-checkpoint")
     for name_, entry in round_.checkpoints_after.items():
         if name_ in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-            found = golden_sets.read_checkpoint(tmp_path / name_)
-            assert found[case.topic, case.partition] == entry
+            checkpoint = golden_sets.read_checkpoint(tmp_path / name_)
+            assert checkpoint[case.topic, case.partition] == entry
 
 
 def test_what_kafka_retained_is_retained(golden: Path, tmp_path: Path) -> None:
-    """Its own results are retained no further, but where an emptied segment held the expired ones back."""
+    """Kafka's results lose no more segments, but where an emptied segment held expired ones back."""
     held_back = {}
     for name in golden_sets.case_names(golden):
         case = golden_sets.load_case(golden, name)

@@ -37,16 +37,16 @@ def write(tmp_path: Path, data: bytes) -> Path:
 
 def batches_of(path: Path, window_size: int, size: int | None = None) -> list[bytes]:
     """Every batch's bytes, copied out of its window."""
-    found = []
+    batches = []
     with files.Reader(path) as reader:
         for window in windows(reader, window_size=window_size, end=size):
             at = window.origin
             for row in window.batches:
                 start = int(row["position"])
                 assert at == window.origin + start
-                found.append(window.data[start : start + int(row["size"])].tobytes())
+                batches.append(window.data[start : start + int(row["size"])].tobytes())
                 at += int(row["size"])
-    return found
+    return batches
 
 
 SAMPLE = [
@@ -91,7 +91,7 @@ def test_every_truncation_is_reported_with_its_position(tmp_path: Path, window_s
 
 @pytest.mark.parametrize("window_size", [80, 4096])
 def test_every_flipped_byte_of_a_batch_is_reported(tmp_path: Path, window_size: int) -> None:
-    """But for the base offset and the leader epoch, which no checksum covers."""
+    """The base offset and the leader epoch are left out, which no checksum covers."""
     start, size = len(SAMPLE[0]), len(SAMPLE[1])
     for at in [*range(8, 12), *range(16, 61), *range(61, size, 9)]:
         data = bytearray(b"".join(SAMPLE[:3]))
@@ -115,8 +115,8 @@ def test_a_zeroed_tail_is_damage(tmp_path: Path) -> None:
 
 
 def only_segment(partition: Path) -> Segment:
-    (found,) = list_segments(partition)
-    return found
+    (segment,) = list_segments(partition)
+    return segment
 
 
 @pytest.mark.parametrize("change", ["size", "time", "inode"])
@@ -148,12 +148,12 @@ def test_segments_are_listed_by_base_offset_without_files_of_a_swap(tmp_path: Pa
     (partition / "notes").mkdir()
     (partition / "more").symlink_to("notes")
     (partition / f"{30:020d}.index").unlink()
-    found = list_segments(partition)
-    assert [segment.base_offset for segment in found] == [0, 4, 30]
-    assert [segment.time_index_size for segment in found] == [12, 12, 12]
-    assert found[0].size == len(one(0, "a"))
-    assert [floor_segment_index(found, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
-    assert floor_segment_index(found[1:], 3) == -1
+    segments = list_segments(partition)
+    assert [segment.base_offset for segment in segments] == [0, 4, 30]
+    assert [segment.time_index_size for segment in segments] == [12, 12, 12]
+    assert segments[0].size == len(one(0, "a"))
+    assert [floor_segment_index(segments, offset) for offset in (0, 3, 4, 29, 30, 99)] == [0, 0, 1, 1, 2, 2]
+    assert floor_segment_index(segments[1:], 3) == -1
 
 
 def test_the_largest_timestamp_is_that_of_the_time_index_or_the_file(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_new_segment_was_modified_when_it_was_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("time", "largest"), [(1, 1), (0, None), (-1, None)])
-def test_a_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
+def test_the_largest_timestamp_counts_from_one_ms_on(tmp_path: Path, time: int, largest: int | None) -> None:
     segment = live_segment(tmp_path, time)
     assert segment.largest_timestamp == (segment.modified_ms if largest is None else largest)
 

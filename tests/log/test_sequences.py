@@ -22,7 +22,7 @@ TOP = 2**31 - 1
 
 def bytes_of(batch: Sent, offset: int) -> Bytes:
     if batch.commit is None:
-        made = sent(
+        data = sent(
             batch.count,
             producer_id=batch.producer,
             producer_epoch=batch.epoch,
@@ -30,14 +30,14 @@ def bytes_of(batch: Sent, offset: int) -> Bytes:
             transactional=batch.transactional,
         )
     else:
-        made = end_transaction_marker(
+        data = end_transaction_marker(
             is_commit=batch.commit,
             producer_id=batch.producer,
             producer_epoch=batch.epoch,
             coordinator_epoch=batch.coordinator,
             timestamp_ms=offset,
         )
-    return edited(made, 0, offset, 8, sealed=False)
+    return edited(data, 0, offset, 8, sealed=False)
 
 
 class Log:
@@ -62,7 +62,7 @@ class Log:
     def append(self, batch: Sent) -> None:
         data = bytes_of(batch, self.end)
         batches = scan_batches(data).batches
-        self.aborted += [tuple(each) for each in self.states.update(batches, data)]
+        self.aborted += [tuple(transaction) for transaction in self.states.update(batches, data)]
         last = int(batches["last_offset"][-1])
         self.stored.append(Stored(sent=batch, first=self.end, last=last))
         self.end = last + 1
@@ -70,16 +70,16 @@ class Log:
     def offer(self, batch: Sent) -> int | None:
         """Append it if it may be; the error otherwise."""
         client = batch.commit is None
-        wanted = twin.answer(self.stored, batch, client=client)
+        expected = twin.answer(self.stored, batch, client=client)
         got = self.ask(batch, Origin.CLIENT if client else Origin.COORDINATOR)
-        if isinstance(wanted, Stored):
+        if isinstance(expected, Stored):
             assert isinstance(got, ProducerBatch)
-            assert (got.first_offset, got.last_offset) == (wanted.first, wanted.last)
+            assert (got.first_offset, got.last_offset) == (expected.first, expected.last)
             return None
-        assert got == wanted, (batch, self.stored)
-        if wanted is None:
+        assert got == expected, (batch, self.stored)
+        if expected is None:
             self.append(batch)
-        return wanted
+        return expected
 
 
 SEQUENCES = st.sampled_from([0, 1, 2, 3, 4, 5, 6, 7, TOP - 1, TOP])
@@ -104,16 +104,16 @@ MARKERS = st.builds(
 def likely(draw: st.DrawFn, log: Log) -> Sent:
     """The next batch of a producer that mostly does what it should."""
     producer = draw(st.integers(0, 1))
-    kept = twin.recent(log.stored, producer)
+    recent = twin.recent(log.stored, producer)
     before = twin.of(log.stored, producer)
     if not before or draw(st.integers(0, 4)) == 0:
         return draw(DATA | MARKERS)
     epoch = before[-1].sent.epoch
-    if kept and draw(st.integers(0, 5)) == 0:
-        return draw(st.sampled_from(kept)).sent
+    if recent and draw(st.integers(0, 5)) == 0:
+        return draw(st.sampled_from(recent)).sent
     if twin.open_from(log.stored, producer) is not None and draw(st.integers(0, 2)) == 0:
         return Sent(producer=producer, epoch=epoch, commit=draw(st.booleans()), coordinator=2)
-    due = (kept[-1].sent.sequence + kept[-1].sent.count) % twin.WRAP if kept else 0
+    due = (recent[-1].sent.sequence + recent[-1].sent.count) % twin.WRAP if recent else 0
     transactional = twin.open_from(log.stored, producer) is not None or draw(st.booleans())
     return Sent(
         producer=producer,
@@ -142,11 +142,11 @@ def test_any_history_gets_kafkas_answers(draw: st.DataObject) -> None:
 @given(st.lists(DATA | MARKERS, max_size=12))
 def test_several_batches_at_once_are_checked_as_one_by_one(offered: list[Sent]) -> None:
     """What a coordinator writes in one append gets the answer of the first that is refused."""
-    log, parts, wanted = Log(), [], None
+    log, parts, expected = Log(), [], None
     for batch in offered:
-        if wanted is None:
+        if expected is None:
             parts.append(bytes_of(batch, log.end))
-            wanted = twin.answer(log.stored, batch, client=False)
+            expected = twin.answer(log.stored, batch, client=False)
             log.append(batch)
     if not parts:
         return
@@ -154,9 +154,9 @@ def test_several_batches_at_once_are_checked_as_one_by_one(offered: list[Sent]) 
     try:
         got = ProducerStates().check(scan_batches(whole).batches, whole, origin=Origin.COORDINATOR)
     except LogError as error:
-        assert error.error_code == wanted
+        assert error.error_code == expected
     else:
-        assert wanted is None and got is None
+        assert expected is None and got is None
 
 
 def test_the_sequence_continues_at_0_behind_the_largest() -> None:

@@ -30,11 +30,11 @@ entries = st.lists(
 
 @settings(derandomize=True)
 @given(entries)
-def test_round_trip(producers: list[ProducerEntry]) -> None:
+def test_a_written_snapshot_is_read_back(producers: list[ProducerEntry]) -> None:
     assert read_snapshot(write_snapshot(producers)) == producers
 
 
-def test_kafkas_own_snapshots(golden: Path) -> None:
+def test_kafkas_own_snapshots_are_written_again_byte_for_byte(golden: Path) -> None:
     count = 0
     for path in sorted(golden.glob("*/*/*.snapshot")):
         data = path.read_bytes()
@@ -61,9 +61,9 @@ def test_every_flipped_bit_and_every_cut_is_noticed() -> None:
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         damaged.append(bytes(flipped))
-    for each in damaged:
+    for variant in damaged:
         with pytest.raises(CorruptFileError):
-            read_snapshot(each, "x.snapshot")
+            read_snapshot(variant, "x.snapshot")
 
 
 def test_a_wrong_checksum_is_placed() -> None:

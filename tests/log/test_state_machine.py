@@ -129,10 +129,10 @@ class LogMachine(LogRules):
 
     def batches_in(self, path: Path, size: int) -> int:
         """The offset behind the last whole batch in the first ``size`` bytes of a segment."""
-        end, done = int(path.stem), 0
+        end, position = int(path.stem), 0
         for header, raw in logs.headers_of(path.read_bytes()):
-            done += len(raw)
-            if done > size:
+            position += len(raw)
+            if position > size:
                 break
             end = header.last_offset + 1
         return end
@@ -143,15 +143,15 @@ class LogMachine(LogRules):
     def read(self, part: float, max_bytes: int, whole: bool) -> None:
         model = self.model
         offset = model.start + int(part * (model.end - model.start))
-        found = self.log.read(offset, max_bytes, min_one_batch=whole)
-        records, last = driving.fetched(found)
+        fetched = self.log.read(offset, max_bytes, min_one_batch=whole)
+        records, last = driving.fetched(fetched)
         expected = model.records(offset, model.readable)
         if last is None:
             assert not expected or not whole
             return
-        assert len(found.batches()[0]) <= max_bytes or len(found.batches()[1]) == 1
+        assert len(fetched.batches()[0]) <= max_bytes or len(fetched.batches()[1]) == 1
         assert [record for record in records if record.offset >= offset] == [
-            each for each in expected if each.offset <= last
+            record for record in expected if record.offset <= last
         ]
 
     @rule()
@@ -162,15 +162,15 @@ class LogMachine(LogRules):
 
     @rule(max_bytes=st.sampled_from([150, 1 << 20]))
     def read_committed(self, max_bytes: int) -> None:
-        found = driving.read_all(self.log, max_bytes=max_bytes, isolation=READ_COMMITTED)
-        assert found == self.model.committed(self.model.start, self.log.last_stable_offset)
+        records = driving.read_all(self.log, max_bytes=max_bytes, isolation=READ_COMMITTED)
+        assert records == self.model.committed(self.model.start, self.log.last_stable_offset)
 
     @rule(by_ms=st.integers(-700, 60))
     def look_up_time(self, by_ms: int) -> None:
         place = self.log.offset_for_time(self.clock.now_ms() + by_ms)
         expected = self.model.at_time(self.clock.now_ms() + by_ms)
-        found = None if place is None else (place.offset, place.timestamp)
-        assert found == (None if expected is None else (expected.offset, expected.timestamp))
+        actual = None if place is None else (place.offset, place.timestamp)
+        assert actual == (None if expected is None else (expected.offset, expected.timestamp))
 
     # What holds after every step
 

@@ -84,11 +84,11 @@ def by_hand(events: list[Event]) -> tuple[list[int], list[int], list[int]]:
         if event.kind == DATA:
             data.setdefault(event.producer, []).append(offset)
         elif event.kind in (COMMIT, ABORT):
-            mine = data.pop(event.producer, [])
-            if not mine:
+            offsets = data.pop(event.producer, [])
+            if not offsets:
                 empty.append(offset)
             elif event.kind == ABORT:
-                aborted += mine
+                aborted += offsets
                 entries.append(offset)
     return sorted(aborted), empty, entries
 
@@ -101,11 +101,11 @@ def follow(
     for data in parts:
         window = np.frombuffer(data, np.uint8)
         batches = scan_batches(window).batches
-        found = scan.follow(window, batches)
-        assert found is not None
+        outcome = scan.follow(window, batches)
+        assert outcome is not None
         offset = int(batches["base_offset"][0])
-        aborted += [offset] * bool(found[0][0])
-        empty += [offset] * bool(found[1][0])
+        aborted += [offset] * bool(outcome[0][0])
+        empty += [offset] * bool(outcome[1][0])
     return aborted, empty
 
 
@@ -116,7 +116,7 @@ events_of_logs = st.lists(
 
 @settings(deadline=None)
 @given(events_of_logs, st.lists(st.integers(0, 40), max_size=6), st.lists(st.integers(0, 6), max_size=3))
-def test_segments_and_groups_see_what_one_pass_sees(
+def test_scans_of_segments_and_groups_agree_with_one_pass(
     events: list[Event], cuts: list[int], starts: list[int]
 ) -> None:
     # A producer ends what it began, so that nothing is left open that no index could name.
@@ -131,15 +131,15 @@ def test_segments_and_groups_see_what_one_pass_sees(
         follow(scan, events, edges[segment], edges[segment + 1])
         summaries.append(scan.summary(bases[segment]))
     start_state = combine_summaries(summaries[::-1], [bases[group] for group in groups])
-    seen: tuple[list[int], list[int], list[int]] = ([], [], [])
+    totals: tuple[list[int], list[int], list[int]] = ([], [], [])
     for number, group in enumerate(groups):
         behind = groups[number + 1] if number + 1 < len(groups) else len(bases)
         scan = TransactionScan(aborted, start_state.get(number, NO_TRANSACTIONS))
-        mine, empty = follow(scan, events, edges[group], edges[behind])
+        aborted_here, empty = follow(scan, events, edges[group], edges[behind])
         entries = np.frombuffer(scan.completed_index(), TRANSACTION_ENTRY)
-        for whole, part in zip(seen, (mine, empty, entries["last_offset"].tolist()), strict=True):
+        for whole, part in zip(totals, (aborted_here, empty, entries["last_offset"].tolist()), strict=True):
             whole.extend(part)
-    assert seen == by_hand(events)
+    assert totals == by_hand(events)
 
 
 @contextlib.contextmanager
@@ -180,7 +180,7 @@ def test_an_abort_that_no_index_names_is_found_across_segments_too() -> None:
 
 
 def rows(*entries: tuple[int, int, int]) -> bytes:
-    """Entries (producer, first, last) of an index."""
+    """An index's entries, each of (producer, first offset, last offset)."""
     return np.array([(0, *entry, entry[-1] + 1) for entry in entries], TRANSACTION_ENTRY).tobytes()
 
 
@@ -219,7 +219,7 @@ def summed_up(events: list[Event], index: bytes, cut: int) -> None:
     combine_summaries(summaries, [0])
 
 
-def test_an_entry_whose_marker_is_not_there() -> None:
+def test_an_entry_whose_marker_is_missing_is_refused() -> None:
     scan = _scan([Event(DATA, 7), Event(GONE, 7), Event(DATA, 7)], rows((7, 0, 1), (9, 2, 5)))
     with contradicts(ENDS_ELSEWHERE):
         scan.refuse_missing_markers(0, 3, "")
@@ -228,7 +228,7 @@ def test_an_entry_whose_marker_is_not_there() -> None:
         scan.refuse_missing_markers(2, 6, "")
 
 
-def test_data_in_part_of_a_listed_range() -> None:
+def test_data_in_part_of_a_listed_range_contradicts_it() -> None:
     """A batch is aborted as a whole: no entry begins or ends inside one."""
     shape = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     window = np.frombuffer(
@@ -241,7 +241,7 @@ def test_data_in_part_of_a_listed_range() -> None:
             )
 
 
-def test_entries_that_cannot_be_of_one_log() -> None:
+def test_entries_that_overlap_or_share_an_end_are_refused() -> None:
     with raises_error(
         CorruptFileError, path="log", position=0, about="producer 7 that overlap", advice=REPAIR
     ):
@@ -292,6 +292,6 @@ def test_a_control_record_without_a_key_is_damage() -> None:
 
 
 def test_an_end_at_the_largest_offset_is_no_bug() -> None:
-    """A forged entry; who reads it compares it with the markers."""
-    found = AbortedTransactions.from_transactions([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
-    assert (found.first_offset.tolist(), found.last_offset.tolist()) == ([0], [2**63 - 1])
+    """The entry is forged; readers compare it with the markers."""
+    transactions = AbortedTransactions.from_transactions([AbortedTransaction(7, 0, 2**63 - 1, 2**63 - 1)])
+    assert (transactions.first_offset.tolist(), transactions.last_offset.tolist()) == ([0], [2**63 - 1])

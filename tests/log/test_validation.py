@@ -59,11 +59,11 @@ def test_offsets_of_any_size() -> None:
 
 @pytest.mark.parametrize("count", [1, LARGE])
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_log_append_time(count: int, codec: int) -> None:
+def test_under_log_append_time_all_records_have_it(count: int, codec: int) -> None:
     data = sent(count, codec=codec, first_time=5)
     validated = append(data, now_ms=TIME + 9, message_timestamp_type="LogAppendTime")
     assert validated.max_timestamp == TIME + 9
-    assert {each.timestamp for each in records_in(validated.data.tobytes())} == {TIME + 9}
+    assert {stored.timestamp for stored in records_in(validated.data.tobytes())} == {TIME + 9}
     assert_in_order(validated)
 
 
@@ -119,7 +119,7 @@ def test_many_batches_of_a_coordinator() -> None:
 # refused
 
 
-def test_no_batch_and_several() -> None:
+def test_an_append_of_no_batch_or_of_several_is_refused() -> None:
     assert_refused(array(b""), InvalidRecordError, "no batch was sent")
     assert_refused(np.concatenate((sent(1), sent(1))), InvalidRecordError, validation.SECOND_BATCH)
     assert_refused(np.concatenate([sent(1)] * 5), InvalidRecordError, validation.SECOND_BATCH)
@@ -164,7 +164,7 @@ def test_headers_that_are_refused(
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 @pytest.mark.parametrize("origin", list(Origin))
-def test_an_unknown_codec(codec: int, origin: Origin) -> None:
+def test_an_unknown_codec_is_refused(codec: int, origin: Origin) -> None:
     """Kafka answers UNKNOWN_SERVER_ERROR, after the checksum and before the counts."""
     data = edited(edited(sent(1), 0, 1000, 8) if origin is Origin.REPLICATION else sent(1), 21, codec, 2)
     assert_refused(data, UnreadableBatchError, Fault.CODEC, origin=origin)
@@ -236,7 +236,7 @@ def test_a_damaged_batch_is_refused_whatever_is_behind(count: int) -> None:
     assert_refused(data, CorruptMessageError, Fault.CHECKSUM)
 
 
-def test_what_is_behind_and_is_no_start_of_a_batch() -> None:
+def test_bytes_behind_a_batch_that_begin_no_batch_are_refused() -> None:
     data = sent(1)
     for tail in (bytes(12), bytes(17), b"\xff" * 12, b"\xff" * 100):
         assert_refused(behind(data, tail), CorruptMessageError, ScanEnd.BAD_SIZE)
@@ -271,7 +271,7 @@ def test_a_second_whole_batch_is_refused_whatever_it_is() -> None:
 
 
 def test_what_coordinators_write_is_whole() -> None:
-    """They send several batches: a cut one would be a loss that nobody sees."""
+    """Coordinators send several batches: a cut one would be a loss that nobody sees."""
     for tail in (b"\0", sent(1).tobytes()[:-1]):
         assert_refused(
             behind(sent(1), tail), InvalidRecordError, ScanEnd.TRUNCATED, origin=Origin.COORDINATOR
@@ -296,7 +296,7 @@ def test_bits_that_only_the_log_gives_are_taken_off(
     validated = append(data, compression_type=compression, message_timestamp_after_max_ms=count)
     assert not int(validated.batches["attributes"][0]) & 0x48
     assert validated.max_timestamp == TIME + count - 1
-    assert [each.timestamp for each in records_in(validated.data.tobytes())] == [
+    assert [stored.timestamp for stored in records_in(validated.data.tobytes())] == [
         TIME + i for i in range(count)
     ]
     assert_in_order(validated)
@@ -307,15 +307,15 @@ def test_what_a_rewritten_header_keeps() -> None:
     odd = edited(sent(1), 21, 0x4000 | 0x80, 2)
     assert int(append(odd.copy()).batches["attributes"][0]) == 0x4080
     assert int(append(edited(odd, 35, 5, 8)).batches["attributes"][0]) == 0
-    given = append(odd.copy(), message_timestamp_type="LogAppendTime")
-    assert int(given.batches["attributes"][0]) == 8
-    assert_in_order(given)
+    validated = append(odd.copy(), message_timestamp_type="LogAppendTime")
+    assert int(validated.batches["attributes"][0]) == 8
+    assert_in_order(validated)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
 @pytest.mark.parametrize("count", [3, LARGE])
-def test_log_append_time_that_cannot_be_taken_off(count: int, codec: int) -> None:
-    """Where the topic gives it itself, and where it is "no time": for every record, as Kafka says."""
+def test_log_append_time_that_cannot_be_taken_off_is_refused(count: int, codec: int) -> None:
+    """Where the topic sets the append time, and where the header has none: for every record, as in Kafka."""
     data = sent(count, codec=codec, log_append=True)
     error = refused(data, message_timestamp_type="LogAppendTime")
     assert type(error) is InvalidTimestampError and error.record_index == 0
@@ -335,7 +335,7 @@ def test_the_times_that_are_checked_are_those_that_are_stored(codec: int) -> Non
     assert append(late, **bounds).max_timestamp == TIME
 
 
-def test_a_producer_without_an_epoch() -> None:
+def test_a_producer_without_an_epoch_may_append_but_not_end_transactions() -> None:
     data = sent(1, producer_id=3, base_sequence=0)
     assert int(append(data).batches["producer_epoch"][0]) == -1
     with_epoch = sent(1, producer_id=3, producer_epoch=0, base_sequence=0)
@@ -398,7 +398,7 @@ def test_the_record_that_is_at_fault_is_named() -> None:
 
 
 @pytest.mark.parametrize("count", [1, LARGE])
-def test_a_checksum_that_does_not_match(count: int) -> None:
+def test_a_checksum_that_does_not_match_is_refused(count: int) -> None:
     for position in (17, 21, 30, 57, 62, -1):
         data = sent(count)
         data[position] ^= 0x10
@@ -438,7 +438,7 @@ def test_every_record_without_a_key_is_named(count: int, codec: int) -> None:
 
 @pytest.mark.parametrize("codec", [0, 4])
 def test_every_record_is_named_with_its_reason(codec: int) -> None:
-    """One without a key counts as that, whatever its time is; the time of another one decides the error."""
+    """A record without a key is named as keyless, whatever its time; other times decide the error."""
     times = (TIME, TIME + DAY, TIME + DAY, TIME - DAY, TIME)
     keys = (None, None, b"k", b"k", b"k")
     records = [Rec(offset=i, key=keys[i], timestamp=times[i]) for i in range(5)]
@@ -458,7 +458,7 @@ def test_every_record_is_named_with_its_reason(codec: int) -> None:
     assert [record_error.index for record_error in error.record_errors] == [0, 1]
 
 
-def test_so_many_records_are_named_and_no_more() -> None:
+def test_no_more_than_a_bound_of_refused_records_are_named() -> None:
     count = NAMED_RECORDS_MAX + 7
     error = refused(
         of_records([Rec(offset=i, key=None, timestamp=TIME) for i in range(count)], codec=4),
@@ -483,7 +483,7 @@ def test_a_batch_that_makes_no_sense_names_no_records() -> None:
 @pytest.mark.parametrize("codec", [0, 4])
 @pytest.mark.parametrize("moved", [-DAY - 1, 3_600_001])
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_a_timestamp_out_of_bounds(moved: int, codec: int, wrong: int) -> None:
+def test_a_timestamp_out_of_bounds_is_refused(moved: int, codec: int, wrong: int) -> None:
     records = [Rec(offset=i, key=b"k", timestamp=TIME + (moved if i == wrong else 0)) for i in range(3)]
     assert_refused(
         of_records(records, codec=codec),
@@ -499,7 +499,7 @@ def test_a_timestamp_names_the_error_where_there_are_both() -> None:
     assert_refused(of_records(records), InvalidTimestampError, "record 1", 1, policies=("compact",))
 
 
-def test_too_large() -> None:
+def test_a_batch_over_a_size_limit_is_refused() -> None:
     data = sent(LARGE)
     small = {"max_message_bytes": len(data) - 1}
     assert_refused(data, MessageTooLargeError, f"max.message.bytes={len(data) - 1}", **small)
@@ -509,7 +509,7 @@ def test_too_large() -> None:
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
+def test_a_batch_that_decompresses_to_too_much_is_refused(codec: int) -> None:
     data = of_records([Rec(offset=0, key=b"k", value=bytes(1 << 20), timestamp=TIME)], codec=codec)
     assert_refused(
         data, MessageTooLargeError, "max.decompressed.message.bytes", max_decompressed_message_bytes=1 << 20
@@ -519,7 +519,7 @@ def test_a_batch_that_decompresses_to_too_much(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_a_compressed_batch_of_many_small_records(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as are cleaned later; they may be more than the bytes that they are stored in."""
+    """The bound is that of the cleaner; decompressed records may have more bytes than are stored."""
     many = [Rec(offset=number, key=b"k", value=b"", timestamp=TIME) for number in range(20_000)]
     data = of_records(many, codec=codec)
     assert append(data.copy()).record_count == len(many)
@@ -567,7 +567,7 @@ def test_replicated_offsets_ascend_from_the_logs_end(bases: tuple[int, ...]) -> 
     assert_refused(replicated(*bases), InvalidRecordError, Fault.OFFSETS, origin=Origin.REPLICATION)
 
 
-def test_replicated_damage() -> None:
+def test_damaged_replicated_batches_are_refused() -> None:
     for position in (17, 62, -1):
         data = replicated(1000, 1003)
         data[position] ^= 1
@@ -579,7 +579,7 @@ def test_replicated_damage() -> None:
     )
 
 
-def test_replicated_message_sets() -> None:
+def test_replicated_message_sets_are_taken() -> None:
     data = array(
         twin.message(1000, b"k", b"v", magic=0) + twin.message(1001, b"k", b"v", magic=1, timestamp=TIME)
     )

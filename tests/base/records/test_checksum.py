@@ -29,8 +29,8 @@ from tests.support.records.arrays import array, scanned
 INT64 = np.int64
 
 
-def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
-    """The kernel's sums of ``data[start:end]``."""
+def kernel_checksums(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) -> list[int]:
+    """The kernel's checksums of ``data[start:end]``."""
     starts, ends = (np.array(side, INT64) for side in zip(*spans, strict=True))
     out = np.empty(len(spans), np.uint32)
     crc_of_ranges(array(data), starts, ends, tables, out)
@@ -41,23 +41,23 @@ def each(data: bytes, spans: list[tuple[int, int]], tables: checksum.Checksums) 
 def test_the_check_values() -> None:
     assert twin.crc32c(b"123456789") == 0xE3069283
     assert twin.crc32(b"123456789") == 0xCBF43926
-    assert each(b"123456789", [(0, 9)], CRC32C_TABLES) == [0xE3069283]
-    assert each(b"123456789", [(0, 9)], CRC32_TABLES) == [0xCBF43926]
+    assert kernel_checksums(b"123456789", [(0, 9)], CRC32C_TABLES) == [0xE3069283]
+    assert kernel_checksums(b"123456789", [(0, 9)], CRC32_TABLES) == [0xCBF43926]
 
 
 @pytest.mark.parametrize(
-    ("tables", "library", "plain"),
+    ("tables", "library", "reference"),
     [(CRC32C_TABLES, crc32c, twin.crc32c), (CRC32_TABLES, zlib.crc32, twin.crc32)],
     ids=["crc32c", "crc32"],
 )
 def test_kernel_library_and_twin_agree_at_every_length_and_start(
-    tables: checksum.Checksums, library: Callable[[bytes], int], plain: Callable[[bytes], int]
+    tables: checksum.Checksums, library: Callable[[bytes], int], reference: Callable[[bytes], int]
 ) -> None:
     data = random.Random(7).randbytes(80)
     spans = [(start, start + length) for start in range(9) for length in range(66)]
-    want = [plain(data[start:end]) for start, end in spans]
-    assert each(data, spans, tables) == want
-    assert [library(data[start:end]) for start, end in spans] == want
+    expected = [reference(data[start:end]) for start, end in spans]
+    assert kernel_checksums(data, spans, tables) == expected
+    assert [library(data[start:end]) for start, end in spans] == expected
 
 
 @pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")
@@ -77,7 +77,7 @@ def test_the_instruction_agrees_at_every_length_and_start(count: int) -> None:
 @pytest.mark.skipif(not has_crc32c(), reason="this processor has no instruction for it")
 @pytest.mark.parametrize("shortest", [0, 1, 2])
 def test_three_side_by_side_stop_at_the_end_of_the_shortest(shortest: int) -> None:
-    """Whatever the arrays hold beyond the three."""
+    """Whatever the arrays hold behind the three ranges."""
     data = random.Random(9).randbytes(200)
     ends = np.array([100, 100, 100, 200], INT64)
     ends[shortest] = 9

@@ -54,21 +54,21 @@ def test_chosen_records_are_those_of_all(log: bytes, data: st.DataObject) -> Non
     limit = dict(zip(rows.tolist(), all_from.tolist(), strict=True))
     among = [row in limit for row in full.batch.tolist()]
     contested = [i for i, row in enumerate(full.batch.tolist()) if among[i] and full.offset[i] < limit[row]]
-    wanted = data.draw(st.sets(st.sampled_from(contested))) if contested else set()
+    chosen = data.draw(st.sets(st.sampled_from(contested))) if contested else set()
     before = data.draw(st.integers(0, 2))
     base = int(batches["base_offset"][0]) - before
-    offsets = [*range(before), *(int(full.offset[i]) - base for i in sorted(wanted))]
+    offsets = [*range(before), *(int(full.offset[i]) - base for i in sorted(chosen))]
     choice = ChosenOffsets(offsets=np.array(offsets, np.uint32), base=base, matched=before, all_from=all_from)
-    found = decode_chosen_records(window, batches, rows, choice)
-    stay = [i for i in range(len(full)) if among[i] and (i not in contested or i in wanted)]
-    shared = found.columns.data is full.data
+    decoded = decode_chosen_records(window, batches, rows, choice)
+    stay = [i for i in range(len(full)) if among[i] and (i not in contested or i in chosen)]
+    shared = decoded.columns.data is full.data
     for name in COLUMNS if shared else [name for name in COLUMNS if name not in POSITIONS]:
-        assert getattr(found.columns, name).tolist() == getattr(full, name)[stay].tolist(), name
+        assert getattr(decoded.columns, name).tolist() == getattr(full, name)[stay].tolist(), name
     for row, i in enumerate(stay):
-        assert (found.columns.key(row), found.columns.value(row)) == (full.key(i), full.value(i))
-    left = [i for i in contested if i not in wanted]
-    assert (found.matched, found.left_out) == (before + len(wanted), len(left))
-    assert found.keyless == sum(full.key(i) is None for i in left)
+        assert (decoded.columns.key(row), decoded.columns.value(row)) == (full.key(i), full.value(i))
+    unchosen = [i for i in contested if i not in chosen]
+    assert (decoded.matched, decoded.left_out) == (before + len(chosen), len(unchosen))
+    assert decoded.keyless == sum(full.key(i) is None for i in unchosen)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_the_largest_offsets_are_told_apart() -> None:
     choice = ChosenOffsets(
         offsets=np.array([1], np.uint32), base=base, matched=0, all_from=np.array([(1 << 63) - 1], np.int64)
     )
-    found = decode_chosen_records(window, batches, np.array([0]), choice)
-    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([base + 1], 1, 2)
+    decoded = decode_chosen_records(window, batches, np.array([0]), choice)
+    assert (decoded.columns.offset.tolist(), decoded.matched, decoded.left_out) == ([base + 1], 1, 2)
 
 
 def test_a_batch_may_have_only_its_last_record_chosen_by_its_offset() -> None:
@@ -104,15 +104,15 @@ def test_a_batch_may_have_only_its_last_record_chosen_by_its_offset() -> None:
     records = [twin.record(delta, 1, b"key", b"") for delta in range(3)]
     window, batches = scanned(twin.batch(records, base_offset=10, last_delta=2))
     choice = ChosenOffsets(offsets=np.empty(0, np.uint32), base=10, matched=0, all_from=np.array([12]))
-    found = decode_chosen_records(window, batches, np.array([0]), choice)
-    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([12], 0, 2)
+    decoded = decode_chosen_records(window, batches, np.array([0]), choice)
+    assert (decoded.columns.offset.tolist(), decoded.matched, decoded.left_out) == ([12], 0, 2)
 
 
 def test_all_messages_may_be_chosen_without_a_list() -> None:
     window, batches = scanned(twin.message(0, b"a", b"", magic=1) + twin.message(1, b"b", b"", magic=1))
     choice = ChosenOffsets(offsets=np.empty(0, np.uint32), base=0, matched=0, all_from=np.zeros(2, np.int64))
-    found = decode_chosen_records(window, batches, np.arange(2), choice)
-    assert (found.columns.offset.tolist(), found.matched, found.left_out) == ([0, 1], 0, 0)
+    decoded = decode_chosen_records(window, batches, np.arange(2), choice)
+    assert (decoded.columns.offset.tolist(), decoded.matched, decoded.left_out) == ([0, 1], 0, 0)
 
 
 @settings(deadline=None)

@@ -46,7 +46,7 @@ def test_a_window_of_all_codecs_and_empty_batches() -> None:
     log = empty + log + empty + twin.batch([ONE], base_offset=400)
     window, batches = scanned(log)
     columns = decode_records(window, batches)
-    assert records_of(columns) == [found for entry in twin.decode_log(log) for found in entry.records]
+    assert records_of(columns) == [record for entry in twin.decode_log(log) for record in entry.records]
     assert columns.batch.tolist() == [row for row in range(1, 6) for _ in range(5)] + [7]
     for row in range(len(columns)):
         start, size = int(columns.start[row]), int(columns.size[row])
@@ -130,7 +130,7 @@ def test_every_reason_is_reached() -> None:
 
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (3, 2)])
-def test_offsets_that_do_not_ascend(deltas: tuple[int, int]) -> None:
+def test_offsets_that_do_not_ascend_are_refused(deltas: tuple[int, int]) -> None:
     log = twin.batch([twin.record(delta, 0, b"k", b"v") for delta in deltas], last_delta=9)
     with raises_error(CorruptRecordError, about=DECODE_REASON[5]):
         decode_records(*scanned(log))

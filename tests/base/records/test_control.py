@@ -21,7 +21,7 @@ from tests.support.errors import raises_error
 
 
 def test_kafkas_markers_are_made_again(golden: Path) -> None:
-    seen = []
+    commits = []
     for path in sorted((golden / "txn" / "before").glob("*.log")):
         data = np.frombuffer(path.read_bytes(), np.uint8).copy()
         batches = scan_batches(data).batches
@@ -29,7 +29,7 @@ def test_kafkas_markers_are_made_again(golden: Path) -> None:
             batch = batches[row]
             marker = read_batch_marker(data, batches, row)
             assert marker is not None
-            made = end_transaction_marker(
+            rebuilt = end_transaction_marker(
                 is_commit=marker.is_commit,
                 producer_id=int(batch["producer_id"]),
                 producer_epoch=int(batch["producer_epoch"]),
@@ -37,10 +37,10 @@ def test_kafkas_markers_are_made_again(golden: Path) -> None:
                 timestamp_ms=int(batch["max_timestamp"]),
             )
             stored = data[batch["position"] : batch["position"] + batch["size"]]
-            assert made[CHECKSUM_START:].tobytes() == stored[CHECKSUM_START:].tobytes()
-            assert made[16:21].tobytes() == stored[16:21].tobytes()
-            seen.append(marker.is_commit)
-    assert {True, False} == set(seen) and len(seen) > 10
+            assert rebuilt[CHECKSUM_START:].tobytes() == stored[CHECKSUM_START:].tobytes()
+            assert rebuilt[16:21].tobytes() == stored[16:21].tobytes()
+            commits.append(marker.is_commit)
+    assert {True, False} == set(commits) and len(commits) > 10
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ Content = tuple[int, int, bytes | None, bytes | None]
 
 
 def contents(records: list[twin.Record]) -> list[Content]:
-    return [(found.offset, found.timestamp, found.key, found.value) for found in records]
+    return [(record.offset, record.timestamp, record.key, record.value) for record in records]
 
 
 def twin_contents(data: bytes) -> list[Content]:
@@ -42,12 +42,14 @@ def up_convert(window: Bytes, batches: BatchHeaders, path: str = "", origin: int
     parts = [window[:0]]
     modern = batches["magic"] == 2
     for run in np.split(np.arange(len(batches)), np.flatnonzero(np.diff(modern)) + 1):
-        mine = batches[run]
+        entries = batches[run]
         if not len(run) or modern[run[0]]:
-            parts += [window[at : at + size] for at, size in zip(mine["position"], mine["size"], strict=True)]
+            parts += [
+                window[at : at + size] for at, size in zip(entries["position"], entries["size"], strict=True)
+            ]
         else:
-            columns = decode_records(window, mine, path=path, origin=origin)
-            parts.append(converted(mine, columns, path=path, origin=origin).data)
+            columns = decode_records(window, entries, path=path, origin=origin)
+            parts.append(converted(entries, columns, path=path, origin=origin).data)
     return np.concatenate(parts)
 
 
@@ -100,13 +102,15 @@ def test_every_golden_segment_keeps_its_records(golden: Path, part: int) -> None
 
 def kafkas_batches(path: Path) -> dict[int, tuple[Bytes, BatchHeaders]]:
     """What Kafka's cleaner left, by base offset: a batch's bytes and its header."""
-    found = {}
+    by_base_offset = {}
     for log in sorted(path.glob("*.log")):
         window, batches = scanned(log.read_bytes())
         for row in batches[(batches["magic"] == 2) & (batches["count"] > 0)]:
             start = int(row["position"])
-            found[int(row["base_offset"])] = scanned(window[start : start + int(row["size"])].tobytes())
-    return found
+            by_base_offset[int(row["base_offset"])] = scanned(
+                window[start : start + int(row["size"])].tobytes()
+            )
+    return by_base_offset
 
 
 def as_kafka_cleaned(
@@ -136,28 +140,28 @@ def check_as_kafkas(ours: bytes, theirs: bytes) -> None:
 
 
 def test_converted_batches_are_kafkas_own(golden: Path) -> None:
-    seen: Counter[int] = Counter()
+    attributes_count: Counter[int] = Counter()
     for name in legacy_names(golden):
         kafkas = kafkas_batches(golden / name / "after_43")
         for log in sorted((golden / name / "before").glob("*.log")):
             window, batches = scanned(log.read_bytes())
             entries = batches[batches["magic"] < 2]
-            made = as_kafka_cleaned(entries, decode_records(window, entries), kafkas)
-            found = scan_batches(made.data).batches
-            for ours, told in (
-                (found["last_offset"], made.last_offset),
-                (found["max_timestamp"], made.max_timestamp),
-                (found["size"], made.size),
+            conversion = as_kafka_cleaned(entries, decode_records(window, entries), kafkas)
+            rescanned = scan_batches(conversion.data).batches
+            for ours, reported in (
+                (rescanned["last_offset"], conversion.last_offset),
+                (rescanned["max_timestamp"], conversion.max_timestamp),
+                (rescanned["size"], conversion.size),
             ):
-                assert ours.tolist() == told.tolist()
-            for row in found:
+                assert ours.tolist() == reported.tolist()
+            for row in rescanned:
                 start = int(row["position"])
-                batch = made.data[start : start + int(row["size"])].tobytes()
+                batch = conversion.data[start : start + int(row["size"])].tobytes()
                 check_as_kafkas(batch, kafkas[int(row["base_offset"])][0].tobytes())
-                seen[int(row["attributes"])] += 1
+                attributes_count[int(row["attributes"])] += 1
     kinds = {0, *range(1, 4), DELETE_HORIZON_BIT, twin.LOG_APPEND, twin.LOG_APPEND | DELETE_HORIZON_BIT}
-    assert kinds <= set(seen), seen
-    assert seen.total() > 400
+    assert kinds <= set(attributes_count), attributes_count
+    assert attributes_count.total() > 400
 
 
 # by hand
@@ -200,7 +204,7 @@ def test_mixed_formats_keep_their_order_and_batches_their_bytes() -> None:
     old = [twin.message(o, b"o", b"v", magic=o % 2) for o in (0, 1, 4, 6, 7)]
     log = b"".join([*old[:2], *new[:2], old[2], new[2], *old[3:], new[3]])
     out = converted_log(log)
-    assert [found.offset for found in decoded(out)] == list(range(9))
+    assert [record.offset for record in decoded(out)] == list(range(9))
     assert all(batch in out for batch in new)
     assert twin_contents(out) == twin_contents(log)
 
@@ -216,9 +220,13 @@ def test_entries_without_retained_records_are_left_out() -> None:
     )
     window, entries = scanned(log)
     columns = decode_records(window, entries)
-    made = converted(entries, columns, keep=np.array([False, True, False, False]))
-    assert (made.entry.tolist(), made.last_offset.tolist(), made.max_timestamp.tolist()) == ([1], [1], [5])
-    assert headers(made.data.tobytes()) == [(1, 1, 1, twin.GZIP, 5, 5)]
+    conversion = converted(entries, columns, keep=np.array([False, True, False, False]))
+    assert (
+        conversion.entry.tolist(),
+        conversion.last_offset.tolist(),
+        conversion.max_timestamp.tolist(),
+    ) == ([1], [1], [5])
+    assert headers(conversion.data.tobytes()) == [(1, 1, 1, twin.GZIP, 5, 5)]
     nothing = converted(entries, columns, keep=np.zeros(4, np.bool_))
     assert (len(nothing.data), len(nothing.entry)) == (0, 0)
 
@@ -226,9 +234,12 @@ def test_entries_without_retained_records_are_left_out() -> None:
 def test_a_stamped_batch_has_its_horizon_for_base_timestamp() -> None:
     window, entries = scanned(twin.message(9, b"k", None, magic=0) * 2)
     horizon = np.array([(1 << 62), -1], np.int64)
-    made = converted(entries, decode_records(window, entries), horizon_ms=horizon)
-    assert headers(made.data.tobytes()) == [(9, 9, 1, DELETE_HORIZON_BIT, 1 << 62, -1), (9, 9, 1, 0, -1, -1)]
-    assert [found.timestamp for found in decoded(made.data.tobytes())] == [-1, -1]
+    conversion = converted(entries, decode_records(window, entries), horizon_ms=horizon)
+    assert headers(conversion.data.tobytes()) == [
+        (9, 9, 1, DELETE_HORIZON_BIT, 1 << 62, -1),
+        (9, 9, 1, 0, -1, -1),
+    ]
+    assert [record.timestamp for record in decoded(conversion.data.tobytes())] == [-1, -1]
 
 
 def test_records_may_be_larger_than_their_messages() -> None:
@@ -237,11 +248,11 @@ def test_records_may_be_larger_than_their_messages() -> None:
     inner = b"".join(twin.message(offset, key, value, magic=0) for offset in offsets)
     window, entries = scanned(twin.wrapper(offsets[-1], inner, twin.LZ4, magic=0))
     columns = decode_records(window, entries)
-    made = converted(entries, columns, horizon_ms=np.array([1 << 62]))
-    batch, header = scanned(made.data.tobytes())
-    found = decode_records(batch, header)
-    assert int(found.size.sum()) > len(inner)
-    assert contents(records_of(found)) == [(offset, -1, key, value) for offset in offsets]
+    conversion = converted(entries, columns, horizon_ms=np.array([1 << 62]))
+    batch, header = scanned(conversion.data.tobytes())
+    converted_columns = decode_records(batch, header)
+    assert int(converted_columns.size.sum()) > len(inner)
+    assert contents(records_of(converted_columns)) == [(offset, -1, key, value) for offset in offsets]
 
 
 def test_offsets_too_far_apart_for_a_batch_are_refused_with_their_position() -> None:
@@ -259,9 +270,9 @@ def test_headers_completed_after_decoding_equal_those_after_converting() -> None
     inner = b"".join(twin.message(i, b"k", b"v", magic=1, timestamp=i) for i in range(5))
     window, entries = scanned(twin.wrapper(9, inner, twin.GZIP, magic=1) * 2)
     complete = complete_headers(entries, decode_records(window, entries))
-    made = scanned(up_convert(window, entries).tobytes())[1]
+    after_converting = scanned(up_convert(window, entries).tobytes())[1]
     for name in ("base_offset", "last_offset", "count", "leader_epoch", "producer_id", "base_sequence"):
-        assert made[name].tolist() == complete[name].tolist()
+        assert after_converting[name].tolist() == complete[name].tolist()
 
 
 # any log

@@ -67,19 +67,19 @@ def streams() -> Iterator[tuple[int, bytes, bytes, bool]]:
             yield twin.LZ4, frame, text, False
         yield twin.SNAPPY, twin.compress(twin.SNAPPY, text), text, True
         yield twin.SNAPPY, bytes(cramjam.snappy.compress_raw(text)), text, True
-        plain = zstandard.ZstdCompressor(write_content_size=False).compress(text)
+        unsized = zstandard.ZstdCompressor(write_content_size=False).compress(text)
         whole = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text)
-        yield twin.ZSTD, plain, text, False
+        yield twin.ZSTD, unsized, text, False
         yield twin.ZSTD, SKIPPED + whole + SKIPPED + whole, 2 * text, True
-        yield twin.ZSTD, whole + plain, 2 * text, False
+        yield twin.ZSTD, whole + unsized, 2 * text, False
         yield twin.GZIP, gzip.compress(text, 1) + gzip.compress(b"more"), text + b"more", False
 
 
 def test_a_declared_size_is_the_decompressed_size_or_a_bound() -> None:
-    for codec, packed, plain, exact in streams():
+    for codec, packed, text, exact in streams():
         size, is_exact = declared(codec, packed)
         assert is_exact is exact
-        assert size == len(plain) if exact else size >= len(plain)
+        assert size == len(text) if exact else size >= len(text)
 
 
 def lz4_frame_with_size(text: bytes) -> bytes:
@@ -137,10 +137,10 @@ def test_forged_bytes_declare_no_more_than_they_can_hold(codec: int) -> None:
         assert UNREADABLE_SIZE <= size <= RATIO[codec] * len(data)
         assert size != UNREADABLE_SIZE or not exact
         try:
-            came = decompress(codec, array(data), Scratch(), 1 << 22)
+            decompressed_size = decompress(codec, array(data), Scratch(), 1 << 22)
         except DecompressionError:
             continue
-        assert came <= size and (came == size or not exact)
+        assert decompressed_size <= size and (decompressed_size == size or not exact)
 
 
 def test_a_zstd_frame_declares_no_more_than_its_blocks_hold() -> None:
@@ -152,19 +152,19 @@ def test_a_zstd_frame_declares_no_more_than_its_blocks_hold() -> None:
         decompress(twin.ZSTD, array(forged), Scratch(), 1 << 30)
 
 
-@pytest.mark.parametrize("said", [0, 1, 2999, 3001, 1 << 20])
-def test_a_gzip_trailer_that_lies_is_refused(said: int) -> None:
+@pytest.mark.parametrize("declared_size", [0, 1, 2999, 3001, 1 << 20])
+def test_a_gzip_trailer_that_lies_is_refused(declared_size: int) -> None:
     packed = gzip.compress(bytes(3000))
-    forged = packed[:-4] + said.to_bytes(4, "little")
-    assert declared(twin.GZIP, forged) == (min(said, 1032 * len(packed)), True)
+    forged = packed[:-4] + declared_size.to_bytes(4, "little")
+    assert declared(twin.GZIP, forged) == (min(declared_size, 1032 * len(packed)), True)
     with pytest.raises(DecompressionError):
         decompress(twin.GZIP, array(forged), Scratch(), 1 << 30)
 
 
 def test_a_wrong_size_before_a_snappy_block_is_refused() -> None:
     block = bytes(cramjam.snappy.compress_raw(bytes(60_000)))
-    for said in (b"\x01", b"\xff\xff\xff\x7f"):
-        forged = twin.XERIAL + len(said + block[3:]).to_bytes(4, "big") + said + block[3:]
+    for varint in (b"\x01", b"\xff\xff\xff\x7f"):
+        forged = twin.XERIAL + len(varint + block[3:]).to_bytes(4, "big") + varint + block[3:]
         assert declared(twin.SNAPPY, forged)[0] <= 64 * len(forged)
         with pytest.raises(DecompressionError):
             decompress(twin.SNAPPY, array(forged), Scratch(), 1 << 30)

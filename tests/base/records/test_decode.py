@@ -26,8 +26,8 @@ def legacy(codec: int, base_offset: int) -> bytes:
     return twin.wrapper(base_offset, entry, codec, magic=1) if codec else entry
 
 
-def wanted(log: bytes) -> list[twin.Record]:
-    return [found for entry in twin.decode_log(log) for found in entry.records]
+def expected_records(log: bytes) -> list[twin.Record]:
+    return [record for entry in twin.decode_log(log) for record in entry.records]
 
 
 def test_an_empty_window() -> None:
@@ -41,7 +41,7 @@ def test_both_ages_in_every_order(old: int, new: int) -> None:
         log = b"".join(parts)
         window, batches = scanned(log)
         columns = decode_records(window, batches, Scratch(8))
-        assert records_of(columns) == wanted(log)
+        assert records_of(columns) == expected_records(log)
         assert columns.batch.tolist() == [row for row, kind in enumerate(order) for _ in range(2 - kind)]
         if old == new == twin.NONE:
             assert columns.data is window

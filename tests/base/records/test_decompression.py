@@ -62,7 +62,7 @@ def outcome(bodies: Bodies, limit: int = DEFAULT_DECOMPRESSION_LIMIT) -> list[by
 
 @pytest.fixture(params=["libzstd", "without"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Everything that follows holds with and without it."""
+    """The tests that follow hold with and without libzstd."""
     if request.param == "without":
         monkeypatch.setattr(codecs_module, "_libzstd", None)
     yield request.param
@@ -78,7 +78,7 @@ def test_libzstd_decompresses_every_batch_that_fits(monkeypatch: pytest.MonkeyPa
     """Every batch but those for which the scratch has to grow."""
     calls = []
     monkeypatch.setattr(
-        "siltstone.base.records.decompression.decompress", lambda *given: calls.append(given) or 0
+        "siltstone.base.records.decompression.decompress", lambda *arguments: calls.append(arguments) or 0
     )
     data = texts(300)
     assert (
@@ -94,9 +94,9 @@ def test_libzstd_goes_on_after_a_batch_of_another_codec(other: int, monkeypatch:
     data = texts(30)
     codecs: list[int] = []
 
-    def noted(codec: int, *given: Any) -> int:
+    def noted(codec: int, *arguments: Any) -> int:
         codecs.append(codec)
-        return codecs_module.decompress(codec, *given)
+        return codecs_module.decompress(codec, *arguments)
 
     monkeypatch.setattr("siltstone.base.records.decompression.decompress", noted)
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, text)) for text in data]
@@ -134,7 +134,7 @@ def test_frames_without_a_size_several_frames_and_skippable_ones(library: str) -
     streamed = zstandard.ZstdCompressor(write_content_size=False).compress(one)
     whole = zstandard.ZstdCompressor(write_checksum=True).compress(other)
     skipped = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
-    bodies = [(twin.ZSTD, each) for each in (streamed, streamed + whole, skipped + whole, whole + skipped)]
+    bodies = [(twin.ZSTD, body) for body in (streamed, streamed + whole, skipped + whole, whole + skipped)]
     assert decompressed(bodies) == [one, one + other, other, other]
 
 
@@ -151,13 +151,13 @@ def test_a_damaged_frame_is_refused_with_its_position(library: str) -> None:
 
 def test_every_frame_is_bound_by_the_limit(library: str) -> None:
     bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size))) for size in (1000, 999, 1000)]
-    assert [len(each) for each in decompressed(bodies, limit=1000)] == [1000, 999, 1000]
+    assert [len(data) for data in decompressed(bodies, limit=1000)] == [1000, 999, 1000]
     with raises_error(CorruptRecordError, about="999 bytes", advice=DECOMPRESSION_LIMIT_SETTING):
         decompressed(bodies, limit=999)
 
 
 def test_damaged_frames_have_the_same_outcome_without_libzstd(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for a bit that only newer libraries look at: then it is read as what it was."""
+    """But for a bit that only newer libraries check: an older one returns the original text."""
     dice, frames = random.Random(2), []
     for text in (texts(1)[0][:2000], bytes(3000), dice.randbytes(300), b"x"):
         for checked in (False, True):
@@ -168,14 +168,14 @@ def test_damaged_frames_have_the_same_outcome_without_libzstd(monkeypatch: pytes
                 frames += [
                     (text, frame) for frame in (bytes(damaged), packed[:place], packed + packed[: place + 1])
                 ]
-    found = [outcome([(twin.ZSTD, frame)], 20_000) for _, frame in frames]
+    with_libzstd = [outcome([(twin.ZSTD, frame)], 20_000) for _, frame in frames]
     monkeypatch.setattr(codecs_module, "_libzstd", None)
     refused = 0
-    for (text, frame), mine in zip(frames, found, strict=True):
+    for (text, frame), ours in zip(frames, with_libzstd, strict=True):
         theirs = outcome([(twin.ZSTD, frame)], 20_000)
-        assert mine == theirs or (isinstance(theirs, str) and mine == [text])
-        refused += isinstance(mine, str)
-    assert 0 < refused < len(found)
+        assert ours == theirs or (isinstance(theirs, str) and ours == [text])
+        refused += isinstance(ours, str)
+    assert 0 < refused < len(with_libzstd)
 
 
 def test_threads_decompress_side_by_side(library: str) -> None:
@@ -202,19 +202,19 @@ def test_memory_for_declared_sizes_is_allocated_once(library: str, monkeypatch: 
     scratch = Scratch(64)
     for size in (3 << 20, 1000, 5 << 20):
         bodies = [(twin.ZSTD, twin.compress(twin.ZSTD, bytes(size)))] * 3
-        assert [len(each) for each in decompressed(bodies, scratch=scratch)] == [size] * 3
+        assert [len(data) for data in decompressed(bodies, scratch=scratch)] == [size] * 3
     assert len(scratch.reserve(0)) == 0
 
 
 def test_a_frame_that_declares_more_than_it_holds_is_refused(library: str) -> None:
     whole = zstandard.ZstdCompressor().compress(bytes(100 << 20))
-    told = bytearray(whole)
-    told[whole.index((100 << 20).to_bytes(4, "little")) + 3] += 2  # 32 MiB more
-    assert "zstd" in str(outcome([(twin.ZSTD, bytes(told))]))
+    forged = bytearray(whole)
+    forged[whole.index((100 << 20).to_bytes(4, "little")) + 3] += 2  # 32 MiB more
+    assert "zstd" in str(outcome([(twin.ZSTD, bytes(forged))]))
 
 
 def test_counts_are_bound_by_the_bytes_and_by_the_limit() -> None:
-    """Before a row of the columns is allocated."""
+    """The refusal comes before a row of the columns is allocated."""
     window, batches = laid_out([(twin.ZSTD, twin.compress(twin.ZSTD, bytes(70_000)))])
     batches["last_offset"] = 1 << 30
     for count, reason in ((10_001, "more records"), (10_000, "a record's")):

@@ -122,7 +122,7 @@ def test_impossible_lengths_are_refused_by_four_bytes(length: int, limit: int, a
         frame_size(struct.pack(">i", length), limit)
 
 
-def test_possible_lengths() -> None:
+def test_a_frame_is_four_bytes_longer_than_its_length_says() -> None:
     assert frame_size(struct.pack(">i", 2)) == 6
     assert frame_size(struct.pack(">i", 96), 100) == 100
     assert frame_size(struct.pack(">i", (1 << 31) - 1)) == (1 << 31) + 3  # the largest that can be encoded
@@ -175,13 +175,13 @@ def test_without_a_number_that_was_asked_for_65536_results_are_decoded() -> None
 
 
 @given(error_codes, st.lists(st.tuples(error_codes, st.binary(max_size=80)), max_size=6))
-def test_there_and_back(error_code: int, each: list[tuple[int, bytes]]) -> None:
-    sends = [send(messages, code) for code, messages in each]
+def test_encoded_results_are_decoded_to_the_same(error_code: int, contents: list[tuple[int, bytes]]) -> None:
+    sends = [send(messages, code) for code, messages in contents]
     frame = b"".join(encode_multi_message_set_send(sends, error_code))
     assert frame_size(frame[:4], len(frame)) == len(frame)
     multi = decode_multi_message_set_send(frame)
     assert multi.error_code == error_code
-    assert [(found.error_code, found.messages.tobytes()) for found in multi.results] == each
+    assert [(result.error_code, result.messages.tobytes()) for result in multi.results] == contents
 
 
 @given(st.binary(max_size=120))

@@ -30,21 +30,21 @@ def golden_segments(golden: Path) -> Iterator[tuple[Path, Segment]]:
         parts = [part.removeprefix("records_") for part in listing.relative_to(golden).with_suffix("").parts]
         directory = golden.joinpath(*parts)
         if directory.is_dir():  # the whole broker's `before` is packed elsewhere
-            listed = [(directory / name, found) for name, found in listed_segments(listing).items()]
+            listed = [(directory / name, segment) for name, segment in listed_segments(listing).items()]
             yield from share(listed, 5)
 
 
 def check_batches(path: Path, segment: Segment, data: Bytes) -> BatchHeaders:
     """Compare the headers; returns the whole batches that the scanner found."""
     scan = scan_batches(data)
-    found = len(scan.batches)
+    count = len(scan.batches)
     # Kafka's tool reads on over an unknown magic byte; the scanner stops there.
-    assert found == len(segment.rows) or scan.outcome == ScanEnd.BAD_MAGIC, (path, scan.outcome)
+    assert count == len(segment.rows) or scan.outcome == ScanEnd.BAD_MAGIC, (path, scan.outcome)
     fields = ("position", "size")
     got = list(zip(*(scan.batches[name].tolist() for name in fields), strict=True))
-    assert got == [(row[0], row[4]) for row in segment.rows[:found]], path
-    bad = [row for row in range(found) if first_bad_checksum(data, scan.batches[row : row + 1]) is not None]
-    assert bad == [row for row in range(found) if not segment.valid[row]], path
+    assert got == [(row[0], row[4]) for row in segment.rows[:count]], path
+    bad = [row for row in range(count) if first_bad_checksum(data, scan.batches[row : row + 1]) is not None]
+    assert bad == [row for row in range(count) if not segment.valid[row]], path
     return np.delete(scan.batches, bad)
 
 
@@ -53,16 +53,16 @@ def check_records(path: Path, segment: Segment, data: Bytes, batches: BatchHeade
     columns = decode_records(data, batches, scratch)
     complete = complete_headers(batches, columns)
     positions = set(batches["position"].tolist())
-    kept = [at for at, row in enumerate(segment.rows) if row[0] in positions]
+    rows = [at for at, row in enumerate(segment.rows) if row[0] in positions]
     fields = ("position", "base_offset", "last_offset", "count", "size")
     got = list(zip(*(complete[name].tolist() for name in fields), strict=True))
-    assert got == [segment.rows[at] for at in kept], path
+    assert got == [segment.rows[at] for at in rows], path
     records = records_of(columns)
-    assert records == [found for at in kept for found in segment.records[at]], path
+    assert records == [record for at in rows for record in segment.records[at]], path
     entries = [entry for entry in twin.decode_log(data.tobytes()) if entry.position in positions]
-    assert [found for entry in entries for found in entry.records] == records, path
+    assert [record for entry in entries for record in entry.records] == records, path
     assert [(entry.first, entry.last, entry.valid) for entry in entries] == [
-        (segment.rows[at][1], segment.rows[at][2], True) for at in kept
+        (segment.rows[at][1], segment.rows[at][2], True) for at in rows
     ], path
     old = batches[batches["magic"] < 2]
     messages = decode_records(data, old, scratch)

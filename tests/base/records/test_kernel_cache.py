@@ -77,18 +77,18 @@ def python(folder: Path, code: str, **variables: str) -> str:
         **variables,
     }
     command = [sys.executable, "-c", code]
-    done = subprocess.run(
+    completed = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 USUAL = {"last": 3, "reason": 1, "added": 1, "factor": 2}
 
 
 def write(folder: Path) -> None:
-    """The two files as they were first."""
+    """The two files before any change."""
     (folder / "user.py").write_text(USER)
     (folder / "table.py").write_text(TABLE.format(**USUAL))
 
@@ -128,15 +128,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(folder: Path) -> list[str]:
-    """What a process prints that meets every change, and compiles the first and the last files."""
+def printed_lines(folder: Path) -> list[str]:
+    """The lines of a process that sees every change, and compiles the first and the last of the files."""
     texts = [TABLE.format(**USUAL | changed) for changed in ({}, *(changed for changed, _ in CHANGES))]
     return python(folder, IN_ONE_PROCESS.format(texts=texts, kernel=KERNEL)).splitlines()
 
 
-def test_whatever_changes_in_another_file_is_compiled_in(said: list[str]) -> None:
+def test_whatever_changes_in_another_file_is_compiled_in(printed_lines: list[str]) -> None:
     """A codec that is added to ``codec_table`` must not be refused by machine code of ``check``."""
-    before, *fingerprints, after = said
+    before, *fingerprints, after = printed_lines
     assert (before, after) == ("431 0", f"{CHANGES[-1][1]} 0")
     assert len(set(fingerprints)) == 1 + len(CHANGES)
 
@@ -166,10 +166,10 @@ def test_a_kernel_has_one_fingerprint_in_all_processes(tmp_path: Path) -> None:
     assert len(first.splitlines()) > 80
 
 
-def test_what_was_compiled_anew_is_used_next_time(folder: Path, said: list[str]) -> None:
+def test_what_was_compiled_anew_is_used_next_time(folder: Path, printed_lines: list[str]) -> None:
     """The last change: numba keeps the machine code of one version of a file."""
     _, result = CHANGES[-1]
-    assert said[-1] == f"{result} 0"
+    assert printed_lines[-1] == f"{result} 0"
     assert python(folder, "import user") == f"{result} 1"
 
 
@@ -181,10 +181,10 @@ def test_a_class_that_was_renamed_costs_a_compilation_and_nothing_else(tmp_path:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("left", [0, 40])
-def test_an_index_that_was_cut_is_made_anew(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("size", [0, 40])
+def test_an_index_that_was_cut_is_made_anew(tmp_path: Path, size: int) -> None:
     assert run(tmp_path, OLD) == "10 0"
     (index,) = (tmp_path / "cache").rglob("*.nbi")
-    index.write_bytes(index.read_bytes()[:left])
+    index.write_bytes(index.read_bytes()[:size])
     assert run(tmp_path, OLD) == "10 0"
     assert run(tmp_path, OLD) == "10 1"

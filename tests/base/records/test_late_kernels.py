@@ -111,7 +111,7 @@ print(result(3), type(plus_one).__name__, type(doubled).__name__)
 def test_kernels_are_loaded_by_the_first_call(tmp_path: Path, program: str, lines: list[str]) -> None:
     file = tmp_path / "program.py"
     file.write_text(program)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
@@ -119,4 +119,4 @@ def test_kernels_are_loaded_by_the_first_call(tmp_path: Path, program: str, line
         timeout=120,
         check=False,
     )
-    assert done.stdout.splitlines() == lines, done.stderr
+    assert completed.stdout.splitlines() == lines, completed.stderr

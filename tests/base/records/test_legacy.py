@@ -21,11 +21,11 @@ MAGICS = (0, 1)
 CODECS = (twin.GZIP, twin.SNAPPY, twin.LZ4)
 
 
-def wanted(log: bytes) -> list[twin.Record]:
-    return [found for entry in twin.decode_log(log) for found in entry.records]
+def expected_records(log: bytes) -> list[twin.Record]:
+    return [record for entry in twin.decode_log(log) for record in entry.records]
 
 
-def plain(magic: int, first: int = 0) -> bytes:
+def plain_entries(magic: int, first: int = 0) -> bytes:
     """Five plain entries with nulls and empties; offsets with gaps."""
     parts = [(b"key", b"value"), (None, b"v"), (b"k", None), (b"", b""), (None, None)]
     return b"".join(
@@ -45,11 +45,11 @@ def wrapped(magic: int, codec: int, relative: Sequence[int] = (0, 1, 2), last: i
 
 @pytest.mark.parametrize("magic", MAGICS)
 def test_plain_entries_stay_where_they_are(magic: int) -> None:
-    log = plain(magic)
+    log = plain_entries(magic)
     window, batches = scanned(log)
     columns = decode_records(window, batches)
     assert columns.data is window
-    assert records_of(columns) == wanted(log)
+    assert records_of(columns) == expected_records(log)
     assert columns.batch.tolist() == [0, 1, 2, 3, 4]
     assert columns.start.tolist() == batches["position"].tolist()
     assert columns.size.tolist() == batches["size"].tolist()
@@ -57,7 +57,7 @@ def test_plain_entries_stay_where_they_are(magic: int) -> None:
 
 
 def test_types_are_those_of_the_modern_columns() -> None:
-    for log in (plain(1), wrapped(1, twin.GZIP)):
+    for log in (plain_entries(1), wrapped(1, twin.GZIP)):
         columns = decode_records(*scanned(log))
         for name in RecordColumns.__dataclass_fields__:
             want = np.uint8 if name == "data" else np.int64 if name in ("offset", "timestamp") else np.int32
@@ -66,7 +66,7 @@ def test_types_are_those_of_the_modern_columns() -> None:
         assert not columns.header_count.any()
 
 
-def test_no_entries() -> None:
+def test_an_empty_window_has_no_entries() -> None:
     assert len(decode_records(*scanned(b""))) == 0
 
 
@@ -75,7 +75,7 @@ def test_no_entries() -> None:
 def test_wrapped_messages_span_their_own_entries(magic: int, codec: int) -> None:
     log = wrapped(magic, codec)
     columns = decode_records(*scanned(log))
-    assert records_of(columns) == wanted(log)
+    assert records_of(columns) == expected_records(log)
     assert columns.offset.tolist() == [0, 1, 2]
     for row in range(3):
         start, size = int(columns.start[row]), int(columns.size[row])
@@ -97,7 +97,7 @@ def test_relative_offsets_of_magic_1(relative: tuple[int, ...], last: int, absol
     log = wrapped(1, twin.SNAPPY, relative, last)
     columns = decode_records(*scanned(log))
     assert columns.offset.tolist() == absolute
-    assert records_of(columns) == wanted(log)
+    assert records_of(columns) == expected_records(log)
 
 
 def test_absolute_offsets_of_magic_0() -> None:
@@ -119,7 +119,7 @@ def test_messages_of_the_other_magic_inside_a_wrapper() -> None:
         log = twin.wrapper(1, inner, twin.GZIP, magic=magic)
         columns = decode_records(*scanned(log))
         assert columns.timestamp.tolist() == [-1, 9]
-        assert records_of(columns) == wanted(log)
+        assert records_of(columns) == expected_records(log)
 
 
 def test_the_smallest_message_ends_a_set() -> None:
@@ -127,7 +127,7 @@ def test_the_smallest_message_ends_a_set() -> None:
     assert len(smallest) == 26
     log = twin.wrapper(1, twin.message(0, b"a", b"1", magic=0) + smallest, twin.GZIP, magic=0)
     columns = decode_records(*scanned(log))
-    assert records_of(columns) == wanted(log)
+    assert records_of(columns) == expected_records(log)
     assert [columns.key(row) for row in range(len(columns))] == [b"a", None]
 
 
@@ -136,13 +136,13 @@ def test_magic_0_knows_no_log_append_time() -> None:
     log = twin.wrapper(0, inner, twin.GZIP, magic=0, attributes=twin.LOG_APPEND)
     columns = decode_records(*scanned(log))
     assert columns.timestamp.tolist() == [9]
-    assert records_of(columns) == wanted(log)
+    assert records_of(columns) == expected_records(log)
 
 
 @pytest.mark.parametrize("codec", [*CODECS, 4, 7])
 def test_any_codec_inside_a_wrapper_is_nested(codec: int) -> None:
     inner = twin.message(0, None, b"data", magic=1, attributes=codec)
-    check_refused(twin.wrapper(0, inner, twin.LZ4, magic=1), plain(1), LEGACY_REASON[5])
+    check_refused(twin.wrapper(0, inner, twin.LZ4, magic=1), plain_entries(1), LEGACY_REASON[5])
 
 
 def long_log() -> bytes:
@@ -150,7 +150,7 @@ def long_log() -> bytes:
     parts, offset = [], 0
     for magic in MAGICS:
         for codec in CODECS:
-            parts += [plain(magic, offset), twin.message(offset + 13, b"p", b"q", magic=magic)]
+            parts += [plain_entries(magic, offset), twin.message(offset + 13, b"p", b"q", magic=magic)]
             stored = (0, 1, 5) if magic else (offset + 14, offset + 15, offset + 19)
             parts += [wrapped(magic, codec, stored, offset + 19)]
             offset += 20
@@ -163,15 +163,15 @@ def test_plain_and_wrapped_in_one_window_in_log_order() -> None:
     shifted = np.concatenate((np.full(40, 0xEE, np.uint8), window))
     batches["position"] += 40
     columns = decode_records(shifted, batches, Scratch(8))
-    assert records_of(columns) == wanted(log[40:])
+    assert records_of(columns) == expected_records(log[40:])
     assert (np.diff(columns.offset) > 0).all()
     assert (np.diff(columns.batch) >= 0).all()
 
 
 def test_a_scratch_is_used_again() -> None:
     scratch = Scratch(8)
-    for log in (long_log(), wrapped(0, twin.LZ4), plain(1), wrapped(1, twin.SNAPPY)):
-        assert records_of(decode_records(*scanned(log), scratch)) == wanted(log)
+    for log in (long_log(), wrapped(0, twin.LZ4), plain_entries(1), wrapped(1, twin.SNAPPY)):
+        assert records_of(decode_records(*scanned(log), scratch)) == expected_records(log)
 
 
 def test_headers_of_message_sets_can_be_completed() -> None:
@@ -185,7 +185,7 @@ def test_headers_of_message_sets_can_be_completed() -> None:
 
 
 def fields(key_size: int, value_size: int, tail: bytes = b"") -> bytes:
-    """A magic 0 entry whose sizes lie."""
+    """A magic 0 entry with wrong sizes."""
     entry = bytearray(twin.message(0, b"key", b"value", magic=0, tail=tail))
     struct.pack_into(">i", entry, 18, key_size)
     struct.pack_into(">i", entry, 25, value_size)
@@ -216,14 +216,14 @@ def check_refused(log: bytes, good: bytes, reason: str, **more: int) -> None:
 
 
 @pytest.mark.parametrize("name", BAD_FIELDS)
-def test_fields_refused_in_entries_and_inside_wrappers(name: str) -> None:
+def test_bad_fields_are_refused_in_entries_and_inside_wrappers(name: str) -> None:
     reason, entry = BAD_FIELDS[name]
-    check_refused(entry, plain(0), LEGACY_REASON[reason])
-    check_refused(twin.wrapper(0, entry, twin.LZ4, magic=0), plain(0), LEGACY_REASON[reason])
+    check_refused(entry, plain_entries(0), LEGACY_REASON[reason])
+    check_refused(twin.wrapper(0, entry, twin.LZ4, magic=0), plain_entries(0), LEGACY_REASON[reason])
 
 
 def inner_size(size: int, magic: int = 0) -> bytes:
-    """A message whose size field lies."""
+    """A message with a wrong size field."""
     entry = bytearray(twin.message(0, b"key", b"value", magic=magic))
     struct.pack_into(">i", entry, 8, size)
     return bytes(entry)
@@ -253,9 +253,9 @@ BAD_SETS: dict[str, tuple[int, bytes]] = {
 
 @pytest.mark.parametrize("magic", MAGICS)
 @pytest.mark.parametrize("name", BAD_SETS)
-def test_inner_sets_refused(name: str, magic: int) -> None:
+def test_bad_inner_sets_are_refused(name: str, magic: int) -> None:
     reason, inner = BAD_SETS[name]
-    check_refused(twin.wrapper(50, inner, twin.GZIP, magic=magic), plain(0), LEGACY_REASON[reason])
+    check_refused(twin.wrapper(50, inner, twin.GZIP, magic=magic), plain_entries(0), LEGACY_REASON[reason])
 
 
 def test_every_reason_is_reached() -> None:
@@ -264,17 +264,19 @@ def test_every_reason_is_reached() -> None:
 
 
 def test_an_offset_0_wrapper_with_several_messages_is_no_log_entry() -> None:
-    check_refused(wrapped(1, twin.GZIP, (0, 1), 0), plain(0), LEGACY_REASON[7])
+    check_refused(wrapped(1, twin.GZIP, (0, 1), 0), plain_entries(0), LEGACY_REASON[7])
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_null_set(codec: int) -> None:
-    check_refused(twin.message(0, None, None, magic=1, attributes=codec), plain(1), LEGACY_REASON[8])
+def test_a_wrapper_with_a_null_set_is_refused(codec: int) -> None:
+    check_refused(twin.message(0, None, None, magic=1, attributes=codec), plain_entries(1), LEGACY_REASON[8])
 
 
 @pytest.mark.parametrize("codec", [4, 5, 6, 7])
 def test_codecs_that_message_sets_never_had_are_refused(codec: int) -> None:
-    check_refused(twin.message(0, None, b"data", magic=1, attributes=codec), plain(1), f"number {codec}")
+    check_refused(
+        twin.message(0, None, b"data", magic=1, attributes=codec), plain_entries(1), f"number {codec}"
+    )
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -318,6 +320,6 @@ def many(batches: BatchHeaders, count: int) -> BatchHeaders:
 
 def test_a_magic_0_wrapper_whose_offset_is_not_its_last_messages_is_refused() -> None:
     flipped = wrapped(0, twin.GZIP, (48, 49), 50)
-    check_refused(flipped, plain(0), LEGACY_REASON[7])
+    check_refused(flipped, plain_entries(0), LEGACY_REASON[7])
     relative = wrapped(1, twin.GZIP, (0, 1), 50)
     assert decode_records(*scanned(relative)).offset.tolist() == [49, 50]

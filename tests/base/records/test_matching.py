@@ -35,8 +35,8 @@ def test_an_equal_key_is_found(spans: list[bytes | None], key: bytes) -> None:
 def test_bytes_are_found_within_their_span_only(spans: list[bytes | None], needle: bytes) -> None:
     columns = columns_of(spans)
     expected = [row for row, span in enumerate(spans) if span is not None and needle in span]
-    found = rows_containing(columns.data, columns.key_start, columns.key_size, needle)
-    assert found.tolist() == expected
+    rows = rows_containing(columns.data, columns.key_start, columns.key_size, needle)
+    assert rows.tolist() == expected
 
 
 def test_no_byte_is_read_twice_for_a_needle_that_nearly_matches_everywhere() -> None:

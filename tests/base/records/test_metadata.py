@@ -1,4 +1,4 @@
-"""Metadata records: what Kafka writes is read, and damage is said to be damage, never anything else."""
+"""Metadata records: what Kafka writes is read, and damage is refused, never taken for another record."""
 
 from __future__ import annotations
 
@@ -97,17 +97,17 @@ def test_a_partition_is_written_as_kafka_writes_it_with_its_directory_since_vers
     start = (5).to_bytes(4, "big") + (7).to_bytes(16, "big")
     lists = frames.int32s([1]) + frames.int32s([1]) + frames.int32s([]) + frames.int32s([])
     body = start + lists + b"".join(number.to_bytes(4, "big") for number in (1, 3, 0))
-    given: dict[str, Any] = {"broker": 1, "leader_epoch": 3}
-    without = encode_partition(5, frames.topic_id(7), directory_id=None, **given)
+    arguments: dict[str, Any] = {"broker": 1, "leader_epoch": 3}
+    without = encode_partition(5, frames.topic_id(7), directory_id=None, **arguments)
     assert without == frames.frame(3, body)
     directories = b"\x02" + (9).to_bytes(16, "big")
-    in_one = encode_partition(5, frames.topic_id(7), directory_id=frames.topic_id(9), **given)
+    in_one = encode_partition(5, frames.topic_id(7), directory_id=frames.topic_id(9), **arguments)
     assert in_one == frames.frame(3, body + directories, version=1)
 
 
 def test_an_id_is_written_as_in_partition_metadata() -> None:
-    found = decode_metadata(frames.frame(2, frames.text("t") + b"\xff" * 16))
-    assert found == TopicRecord("t", "_" * 21 + "w")
+    record = decode_metadata(frames.frame(2, frames.text("t") + b"\xff" * 16))
+    assert record == TopicRecord("t", "_" * 21 + "w")
 
 
 @pytest.mark.parametrize("api_key", [0, 3, 5, 12, 17, 20, 27, 28, 300])

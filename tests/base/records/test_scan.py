@@ -32,9 +32,9 @@ def scan(data: bytes) -> Scan:
 
 
 def test_nothing_is_a_clean_end() -> None:
-    found = scan(b"")
-    assert (len(found.batches), found.end, found.outcome, found.needed) == (0, 0, ScanEnd.CLEAN, 0)
-    assert found.batches.dtype == BATCH
+    result = scan(b"")
+    assert (len(result.batches), result.end, result.outcome, result.needed) == (0, 0, ScanEnd.CLEAN, 0)
+    assert result.batches.dtype == BATCH
 
 
 @pytest.mark.parametrize("sizes", [(1, 900), (900, 1), (7, 7)], ids=["larger", "smaller", "alike"])
@@ -42,17 +42,17 @@ def test_more_batches_than_estimated_are_scanned(sizes: tuple[int, int]) -> None
     """Room is reckoned from the first batches; those behind them may be larger, or smaller."""
     kinds = [twin.batch([twin.record(0, 0, b"k", b"v" * size)]) for size in sizes]
     parts = [kind for kind in kinds for _ in range(3000)]
-    found = scan(b"".join(parts))
-    assert found.outcome == ScanEnd.CLEAN and len(found.batches) == len(parts)
-    assert found.batches["size"].tolist() == [len(part) for part in parts]
-    assert found.batches["position"].tolist() == np.cumsum([0, *map(len, parts)])[:-1].tolist()
+    result = scan(b"".join(parts))
+    assert result.outcome == ScanEnd.CLEAN and len(result.batches) == len(parts)
+    assert result.batches["size"].tolist() == [len(part) for part in parts]
+    assert result.batches["position"].tolist() == np.cumsum([0, *map(len, parts)])[:-1].tolist()
 
 
 def test_every_field_of_a_v2_header() -> None:
     header = HEADER.pack(2**40, 49 + 7, 9, 2, 0xDEADBEEF, 0x7A, 11, -5, 2**41, 2**50, -3, 2**30, 4)
-    found = scan(small_batch() + header + bytes(7))
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, len(small_batch()) + 68)
-    row = found.batches[1]
+    result = scan(small_batch() + header + bytes(7))
+    assert (result.outcome, result.end) == (ScanEnd.CLEAN, len(small_batch()) + 68)
+    row = result.batches[1]
     got = {name: row[name].item() for name in BATCH.names or ()}
     assert got == {
         "position": len(small_batch()),
@@ -75,14 +75,14 @@ def test_every_field_of_a_v2_header() -> None:
 @pytest.mark.parametrize(("magic", "timestamp"), [(0, -1), (1, 77)])
 def test_every_field_of_a_message_set_entry(magic: int, timestamp: int) -> None:
     entry = twin.message(42, b"key", b"value", magic=magic, timestamp=77, attributes=3)
-    found = scan(entry)
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, len(entry))
-    row = found.batches[0]
+    result = scan(entry)
+    assert (result.outcome, result.end) == (ScanEnd.CLEAN, len(entry))
+    row = result.batches[0]
     assert (row["base_offset"], row["last_offset"], row["count"]) == (42, 42, -1)
     assert (row["base_timestamp"], row["max_timestamp"]) == (timestamp, timestamp)
     assert (row["leader_epoch"], row["producer_id"], row["producer_epoch"], row["base_sequence"]) == (-1,) * 4
     assert (row["size"], row["attributes"], row["magic"]) == (len(entry), 3, magic)
-    assert codec_of(found.batches).tolist() == [3]
+    assert codec_of(result.batches).tolist() == [3]
 
 
 def test_all_versions_in_one_log_agree_with_the_twin() -> None:
@@ -99,17 +99,17 @@ def test_all_versions_in_one_log_agree_with_the_twin() -> None:
 def test_every_cut_is_a_truncated_tail(entry: bytes) -> None:
     whole = small_batch()
     for cut in range(1, len(entry)):
-        found = scan(whole + entry[:cut])
-        assert (len(found.batches), found.outcome) == (1, ScanEnd.TRUNCATED)
-        assert found.end == len(whole)
-        assert found.needed == (len(entry) if cut >= 17 else 0)
+        result = scan(whole + entry[:cut])
+        assert (len(result.batches), result.outcome) == (1, ScanEnd.TRUNCATED)
+        assert result.end == len(whole)
+        assert result.needed == (len(entry) if cut >= 17 else 0)
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 13, 48])
-def test_impossible_sizes(size: int) -> None:
-    found = scan(small_batch() + patched(small_batch(1), 8, "i", size))
-    assert (len(found.batches), found.end) == (1, len(small_batch()))
-    assert found.outcome == ScanEnd.BAD_SIZE
+def test_an_impossible_size_ends_the_scan(size: int) -> None:
+    result = scan(small_batch() + patched(small_batch(1), 8, "i", size))
+    assert (len(result.batches), result.end) == (1, len(small_batch()))
+    assert result.outcome == ScanEnd.BAD_SIZE
 
 
 @pytest.mark.parametrize(("magic", "smallest"), [(0, 14), (1, 22), (2, 49)])
@@ -121,19 +121,19 @@ def test_the_smallest_possible_size_of_each_magic(magic: int, smallest: int) -> 
 
 
 def test_a_large_size_says_how_much_is_needed() -> None:
-    found = scan(patched(small_batch(), 8, "i", 2**31 - 1))
-    assert (found.outcome, found.end, found.needed) == (ScanEnd.TRUNCATED, 0, 2**31 + 11)
+    result = scan(patched(small_batch(), 8, "i", 2**31 - 1))
+    assert (result.outcome, result.end, result.needed) == (ScanEnd.TRUNCATED, 0, 2**31 + 11)
 
 
 @pytest.mark.parametrize("magic", [3, 9, 0x7F, 0x80, 0xFF])
-def test_unknown_magic(magic: int) -> None:
-    found = scan(small_batch() + patched(small_batch(1), 16, "B", magic))
-    assert (len(found.batches), found.end, found.outcome) == (1, len(small_batch()), ScanEnd.BAD_MAGIC)
+def test_an_unknown_magic_ends_the_scan(magic: int) -> None:
+    result = scan(small_batch() + patched(small_batch(1), 16, "B", magic))
+    assert (len(result.batches), result.end, result.outcome) == (1, len(small_batch()), ScanEnd.BAD_MAGIC)
 
 
 def test_zeros_are_an_impossible_size() -> None:
-    found = scan(small_batch() + bytes(4096))
-    assert (len(found.batches), found.end, found.outcome) == (1, len(small_batch()), ScanEnd.BAD_SIZE)
+    result = scan(small_batch() + bytes(4096))
+    assert (len(result.batches), result.end, result.outcome) == (1, len(small_batch()), ScanEnd.BAD_SIZE)
 
 
 @pytest.mark.parametrize(
@@ -141,18 +141,18 @@ def test_zeros_are_an_impossible_size() -> None:
     [(57, -1), (57, -(2**31)), (57, 2**31 - 1), (57, 10_000), (23, -1), (23, -(2**31))],
     ids=str,
 )
-def test_impossible_counts_and_offset_deltas(position: int, value: int) -> None:
-    found = scan(small_batch() + patched(small_batch(1), position, "i", value))
-    assert (len(found.batches), found.end, found.outcome) == (1, len(small_batch()), ScanEnd.BAD_COUNT)
+def test_an_impossible_count_or_offset_delta_ends_the_scan(position: int, value: int) -> None:
+    result = scan(small_batch() + patched(small_batch(1), position, "i", value))
+    assert (len(result.batches), result.end, result.outcome) == (1, len(small_batch()), ScanEnd.BAD_COUNT)
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_more_compressed_records_than_bytes(codec: int) -> None:
+def test_a_compressed_batch_may_count_more_records_than_bytes(codec: int) -> None:
     """100,000 small records take 45 KB in zstd: only what is plain takes seven bytes a record."""
     many = patched(patched(small_batch(1), 57, "i", 1 << 20), 23, "i", (1 << 20) - 1)
     assert scan(many).outcome == ScanEnd.BAD_COUNT
-    found = scan(patched(many, 21, "h", codec))
-    assert (found.outcome, found.batches["count"].tolist()) == (ScanEnd.CLEAN, [1 << 20])
+    result = scan(patched(many, 21, "h", codec))
+    assert (result.outcome, result.batches["count"].tolist()) == (ScanEnd.CLEAN, [1 << 20])
     assert scan(patched(patched(many, 21, "h", codec), 57, "i", -1)).outcome == ScanEnd.BAD_COUNT
 
 
@@ -161,10 +161,10 @@ def test_the_array_of_batch_headers_grows(count: int) -> None:
     one = small_batch()
     data = np.tile(array(one), count)
     data.reshape(count, -1)[:, :8] = np.arange(count, dtype=">i8").view(np.uint8).reshape(count, 8)
-    found = scan_batches(data)
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, len(data))
-    assert found.batches["base_offset"].tolist() == list(range(count))
-    assert found.batches["position"].tolist() == list(range(0, len(data), len(one)))
+    result = scan_batches(data)
+    assert (result.outcome, result.end) == (ScanEnd.CLEAN, len(data))
+    assert result.batches["base_offset"].tolist() == list(range(count))
+    assert result.batches["position"].tolist() == list(range(0, len(data), len(one)))
 
 
 def test_headers_take_memory_for_as_many_batches_as_the_bytes_may_hold() -> None:
@@ -176,12 +176,12 @@ def test_headers_take_memory_for_as_many_batches_as_the_bytes_may_hold() -> None
     assert most < (len(window) // MIN_ENTRY_SIZE + 9) * BATCH.itemsize + (1 << 20)
 
 
-def test_a_window_inside_a_buffer() -> None:
+def test_positions_count_from_the_window_inside_a_buffer() -> None:
     one = small_batch()
     data = array(one * 4)
-    found = scan_batches(data[len(one) : 3 * len(one)])
-    assert found.batches["position"].tolist() == [0, len(one)]
-    assert (found.outcome, found.end) == (ScanEnd.CLEAN, 2 * len(one))
+    result = scan_batches(data[len(one) : 3 * len(one)])
+    assert result.batches["position"].tolist() == [0, len(one)]
+    assert (result.outcome, result.end) == (ScanEnd.CLEAN, 2 * len(one))
     assert scan_batches(data[len(one) : 3 * len(one) - 1]).outcome == ScanEnd.TRUNCATED
     assert len(scan_batches(data[len(data) :]).batches) == 0
 
@@ -198,6 +198,8 @@ def test_an_offset_without_a_successor_is_refused(magic: int, base: int) -> None
     entry = (
         twin.batch(records, base_offset=base) if magic == 2 else twin.message(base, b"k", b"v", magic=magic)
     )
-    found = scan(entry)
+    result = scan(entry)
     refused = base + (1 if magic == 2 else 0) > 2**63 - 2
-    assert (found.outcome, len(found.batches)) == ((ScanEnd.BAD_COUNT, 0) if refused else (ScanEnd.CLEAN, 1))
+    assert (result.outcome, len(result.batches)) == (
+        (ScanEnd.BAD_COUNT, 0) if refused else (ScanEnd.CLEAN, 1)
+    )

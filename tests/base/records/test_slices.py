@@ -30,16 +30,16 @@ def zeros_at_0(size: int, codec: int) -> bytes:
 
 
 def zeros(offset: int, size: int, codec: int) -> bytes:
-    """The checksum does not cover the offset."""
+    """The batch at another offset, which the checksum does not cover."""
     return offset.to_bytes(8, "big") + zeros_at_0(size, codec)[8:]
 
 
 def cut(log: bytes, budget: int = SLICE_BYTES) -> list[list[int]]:
     data = array(log)
     batches = scan_batches(data).batches
-    found = [list(range(len(batches))[part]) for part in slices_within(data, batches, budget)]
-    assert [row for part in found for row in part] == list(range(len(batches)))
-    return found
+    slices = [list(range(len(batches))[part]) for part in slices_within(data, batches, budget)]
+    assert [row for part in slices for row in part] == list(range(len(batches)))
+    return slices
 
 
 def test_every_batch_is_in_exactly_one_slice() -> None:
@@ -54,7 +54,7 @@ def test_every_batch_is_in_exactly_one_slice() -> None:
 
 @pytest.mark.parametrize("codec", ALL)
 def test_batches_that_decompress_to_much_are_sliced_one_by_one(codec: int) -> None:
-    """lz4 need not tell: a block of 64 KiB counts as what it may hold."""
+    """An lz4 frame need not declare its size: a block of 64 KiB counts with what it may hold."""
     log = b"".join(zeros(offset, 5 * MEBIBYTE, codec) for offset in range(6))
     assert len(log) < 3 * MEBIBYTE
     assert all(len(part) <= 2 for part in cut(log))
@@ -97,11 +97,11 @@ def test_formats_are_not_mixed_and_a_damaged_batch_is_alone() -> None:
     old = [twin.message(offset, b"k", b"v", magic=1) for offset in range(3)]
     broken = twin.batch([b""], base_offset=4, codec=twin.ZSTD, body=b"no frame", count=1)
     log = b"".join([*old, zeros(3, 10, twin.NONE), broken, zeros(5, 10, twin.NONE)])
-    found = cut(log)
-    assert found[0] == [0, 1, 2]
+    slices = cut(log)
+    assert slices[0] == [0, 1, 2]
     data = array(log)
     assert decompressed_size_bounds(data, scan_batches(data).batches)[4] == DEFAULT_DECOMPRESSION_LIMIT
-    assert not any({3, 4} <= set(part) for part in found)
+    assert not any({3, 4} <= set(part) for part in slices)
 
 
 def test_truncated_fields_of_a_message_set_raise_nothing() -> None:

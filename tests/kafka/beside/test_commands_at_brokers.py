@@ -32,13 +32,13 @@ def place(request: pytest.FixtureRequest, pair: Pair) -> tuple[Which, str, Path]
 
 
 def segments(place: tuple[Which, str, Path]) -> list[Path]:
-    found = sorted((place[2] / "commands-0").glob("*.log"))
-    assert len(found) == 2
-    return found
+    paths = sorted((place[2] / "commands-0").glob("*.log"))
+    assert len(paths) == 2
+    return paths
 
 
 def test_dump_prints_what_is_in_the_files(place: tuple[Which, str, Path], siltstone: Command) -> None:
-    asked = ("dump", "--bootstrap-server", place[1], "-t", "commands")
+    arguments = ("dump", "--bootstrap-server", place[1], "-t", "commands")
     for flags in (("--json",), ("--print-data-log", "--json")):
         of_files, position = [], 0
         for path in segments(place):
@@ -48,18 +48,18 @@ def test_dump_prints_what_is_in_the_files(place: tuple[Which, str, Path], siltst
                     row["position"] += position
             of_files += rows
             position += path.stat().st_size
-        done = siltstone(*asked, "-p", "0", *flags)
-        assert (done.status, done.err) == (0, "")
-        assert done.documents[0] == {"type": "file", "file": "commands-0", "kind": "log", "startOffset": 0}
-        assert done.documents[1:] == of_files
-    assert siltstone(*asked).lines[-2:] == ["Dumping commands-1", "Log starting offset: 0"]
-    assert siltstone(*asked, "-o", "1", "-p", "1").err.endswith("(OFFSET_OUT_OF_RANGE)\n")
+        result = siltstone(*arguments, "-p", "0", *flags)
+        assert (result.status, result.err) == (0, "")
+        assert result.documents[0] == {"type": "file", "file": "commands-0", "kind": "log", "startOffset": 0}
+        assert result.documents[1:] == of_files
+    assert siltstone(*arguments).lines[-2:] == ["Dumping commands-1", "Log starting offset: 0"]
+    assert siltstone(*arguments, "-o", "1", "-p", "1").err.endswith("(OFFSET_OUT_OF_RANGE)\n")
 
 
 def test_verify_counts_what_is_in_the_files(place: tuple[Which, str, Path], siltstone: Command) -> None:
-    done = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
-    assert done.status == 0, done.out
-    log, empty = done.document["logs"]
+    result = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
+    assert result.status == 0, result.out
+    log, empty = result.document["logs"]
     rows = [row for path in segments(place) for row in siltstone("dump", path, "--json").documents[1:]]
     assert {name: log[name] for name in ("log_start_offset", "batches", "records", "bytes")} == {
         "log_start_offset": 0,
@@ -77,15 +77,15 @@ def test_verify_finds_damage_on_the_disk(place: tuple[Which, str, Path], siltsto
     path = segments(place)[0]
     with path.open("r+b") as file:
         file.seek(70)
-        kept = file.read(1)
+        original = file.read(1)
         file.seek(70)
-        file.write(bytes([kept[0] ^ 1]))
+        file.write(bytes([original[0] ^ 1]))
         file.flush()
-        done = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
+        result = siltstone("verify", "--bootstrap-server", place[1], "--topic", "commands", "--json")
         file.seek(70)
-        file.write(kept)
-    assert (done.status, done.document["logs"][0]["found"]) == (1, {"unreadable": 1})
-    problem = done.document["logs"][0]["problems"][0]
+        file.write(original)
+    assert (result.status, result.document["logs"][0]["found"]) == (1, {"unreadable": 1})
+    problem = result.document["logs"][0]["problems"][0]
     assert (problem["offset"], problem["position"]) == (0, 0)
 
 
@@ -98,14 +98,14 @@ def test_empty_writes_tombstones_and_truncates(place: tuple[Which, str, Path], s
     empty = ("empty", "--topic", "commands-emptied", *at, "--json")
     (row,) = siltstone(*empty, "--mode", "tombstones", "--dry-run").document["partitions"]
     assert (row["records"], row["keys"], row["bytes"]) == (3, 2, None)
-    done = siltstone(*empty, "--mode", "tombstones", "--yes")
-    (row,) = done.document["partitions"]
-    assert (done.status, row["keys_after"]) == (1, 0)  # values are there until the broker has cleaned
+    result = siltstone(*empty, "--mode", "tombstones", "--yes")
+    (row,) = result.document["partitions"]
+    assert (result.status, row["keys_after"]) == (1, 0)  # values are there until the broker has cleaned
     read = siltstone("consume", "-t", "commands-emptied", "-e", "-q", "-f", "%k %S\\n", *at)
     assert read.lines == ["a 1", "b 1", "a 1", "a -1", "b -1"] or read.lines[3:] == ["b -1", "a -1"]
-    done = siltstone(*empty, "--mode", "truncate", "--yes")
-    (row,) = done.document["partitions"]
-    assert (done.status, row["log_start_offset"], row["held"]) == (0, 5, None)
+    result = siltstone(*empty, "--mode", "truncate", "--yes")
+    (row,) = result.document["partitions"]
+    assert (result.status, row["log_start_offset"], row["held"]) == (0, 5, None)
     assert siltstone("topics", "--delete", "--topic", "commands-emptied", *at).status == 0
-    done = siltstone("empty", "--topic", "commands", *at, "--mode", "tombstones", "--yes")
-    assert (done.status, "(POLICY_VIOLATION)" in done.err) == (1, True)
+    result = siltstone("empty", "--topic", "commands", *at, "--mode", "tombstones", "--yes")
+    assert (result.status, "(POLICY_VIOLATION)" in result.err) == (1, True)

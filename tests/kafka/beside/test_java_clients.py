@@ -39,13 +39,13 @@ def test_java_client(version: str, pair: Pair) -> None:
         return
     libs = libs_of(HERE / f"clients-{version}" / "pom.xml", "kafka-clients")
     command = java_command(str(HERE / "Clients.java"), *arguments, libs=libs)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines() == list(expected())
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert completed.stdout.splitlines() == list(expected())
 
 
 def test_one_consumer_of_many_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads in one fetch session, which is all that it has and which it closes."""
+    """The consumer reads in one fetch session, its only one, and closes it."""
     sizes, begin = list[int](), FetchSessionCache.begin
 
     def note(sessions: FetchSessionCache, partitions: FetchedPartitions, **options: Any) -> int:

@@ -32,9 +32,9 @@ class Kcat:
     def __call__(self, *arguments: str, stdin: bytes = b"") -> bytes:
         quick = ("-m", str(SECONDS), "-X", "fetch.wait.max.ms=20")
         command = [str(KCAT), "-b", self._address, *quick, *arguments]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS, check=False)
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.replace(self._address.encode(), b"ADDRESS")
+        completed = subprocess.run(command, input=stdin, capture_output=True, timeout=SECONDS, check=False)
+        assert completed.returncode == 0, completed.stderr.decode()
+        return completed.stdout.replace(self._address.encode(), b"ADDRESS")
 
     def read(self, topic: str, *arguments: str) -> list[dict[str, Any]]:
         """The records of partition 0 as kcat's JSON."""
@@ -54,9 +54,9 @@ def lines_of(codec: str) -> bytes:
     return b"\n".join((*values, b"%s-gone:" % codec.encode())) + b"\n"
 
 
-def test_what_it_sends_is_read(both: list[Kcat]) -> None:
+def test_what_kcat_sends_is_read(both: list[Kcat]) -> None:
     """With every codec, plain and idempotent, with headers and tombstones; from an offset, from the end."""
-    found = []
+    results = []
     for kcat in both:
         kcat.side.create("kcat")
         for codec in CODECS:
@@ -67,9 +67,9 @@ def test_what_it_sends_is_read(both: list[Kcat]) -> None:
         offsets = {at: [row["offset"] for row in kcat.read("kcat", "-o", at)] for at in ("7", "-3", "end")}
         few = [row["offset"] for row in kcat.read("kcat", "-o", "4", "-c", "2")]
         text = kcat("-C", "-t", "kcat", "-p", "0", "-e", "-q", "-o", "25", "-f", "%o %k %S %h\\n")
-        found.append((rows, offsets, few, text))
-    assert found[0] == found[1]
-    rows, offsets, few, text = found[1]
+        results.append((rows, offsets, few, text))
+    assert results[0] == results[1]
+    rows, offsets, few, text = results[1]
     assert [row["offset"] for row in rows] == list(range(30))
     assert [row["key"] for row in rows[:6]] == [*(f"none-{number}" for number in range(5)), "none-gone"]
     assert (rows[5]["payload"], rows[4]["payload"]) == (None, "v" * 50)
@@ -78,13 +78,13 @@ def test_what_it_sends_is_read(both: list[Kcat]) -> None:
     assert text.startswith(b"25 zstd-1 50 from=kcat\n")
 
 
-def test_it_lists_brokers_and_topics(both: list[Kcat]) -> None:
-    found = []
+def test_kcat_lists_brokers_and_topics(both: list[Kcat]) -> None:
+    results = []
     for kcat in both:
         kcat.side.create("kcat-listed", 3)
         document = json.loads(kcat("-L", "-J", "-t", "kcat-listed"))
-        found.append((document, kcat("-L", "-t", "kcat-listed")))
-    (theirs, their_text), (ours, our_text) = found
+        results.append((document, kcat("-L", "-t", "kcat-listed")))
+    (theirs, their_text), (ours, our_text) = results
     assert ours["topics"] == theirs["topics"] and len(ours["topics"][0]["partitions"]) == 3
     assert ours["brokers"] == theirs["brokers"] == [{"id": 1, "name": "ADDRESS"}]
     assert ours["controllerid"] == theirs["controllerid"]
@@ -92,19 +92,19 @@ def test_it_lists_brokers_and_topics(both: list[Kcat]) -> None:
     assert b'topic "kcat-listed" with 3 partitions' in our_text
 
 
-def test_it_asks_for_offsets_by_time(both: list[Kcat]) -> None:
+def test_kcat_asks_for_offsets_by_time(both: list[Kcat]) -> None:
     """-Q, and reading from and up to a time; the times are those of batches that both have."""
-    found = []
+    results = []
     for kcat in both:
         kcat.side.create("kcat-times")
         kcat.side.produce("kcat-times", batch(5, step_ms=1000), batch(5, time_ms=TIME_MS + 9000, codec=4))
-        asked = [-2, -1, 0, TIME_MS, TIME_MS + 1500, TIME_MS + 9000, TIME_MS + 99_000]
-        answers = [kcat("-Q", "-t", f"kcat-times:0:{at}") for at in asked]
+        times = [-2, -1, 0, TIME_MS, TIME_MS + 1500, TIME_MS + 9000, TIME_MS + 99_000]
+        answers = [kcat("-Q", "-t", f"kcat-times:0:{at}") for at in times]
         ranges = [("-o", f"s@{TIME_MS + 1500}"), ("-o", f"s@{TIME_MS + 1500}", "-o", f"e@{TIME_MS + 9001}")]
         read = [[(row["offset"], row["ts"]) for row in kcat.read("kcat-times", *at)] for at in ranges]
-        found.append((answers, read))
-    assert found[0] == found[1]
-    answers, read = found[1]
+        results.append((answers, read))
+    assert results[0] == results[1]
+    answers, read = results[1]
     assert [int(answer.split()[-1]) for answer in answers] == [0, 10, 0, 0, 2, 5, -1]
     assert [row[0] for row in read[0]] == list(range(2, 10))
     assert [row[0] for row in read[1]] == [2, 3, 4, 5]

@@ -16,7 +16,7 @@ SEED = int(os.environ.get("SILTSTONE_SEED", "26"))
 FRAMES = 5000
 
 
-def test_both_make_the_same_of_wrong_bytes(pair: Pair) -> None:
+def test_both_brokers_answer_mutated_frames_alike(pair: Pair) -> None:
     for which in BOTH:
         side = Side(pair.bootstrap[which])
         side.create(TOPIC, 2)

@@ -87,7 +87,7 @@ class Twins:
             return {name: self._own(value) for name, value in answer.items()}
         if not isinstance(answer, list):
             return answer
-        return [self._own(each) for each in answer if not self._is_of_others(each)]
+        return [self._own(entry) for entry in answer if not self._is_of_others(entry)]
 
     def _is_of_others(self, entry: Any) -> bool:
         return isinstance(entry, dict) and any(entry.get(name) in self._others for name in NAMES)
@@ -103,34 +103,44 @@ class Twins:
         for side in self.sides:
             side.answers.clear()
             answer = side.ask(name, key, request.version, **with_ids(request.message, side.topic_ids))
-            side.answers = {asked: self._own(each) for asked, each in side.answers.items()}
+            side.answers = {question: self._own(body) for question, body in side.answers.items()}
             if key == DELETE_TOPICS:  # Kafka shuffles them, also those that have one name
-                for each in side.answers.values():
-                    each.get("responses", []).sort(key=lambda row: row["error_code"])
+                for body in side.answers.values():
+                    body.get("responses", []).sort(key=lambda row: row["error_code"])
             if key == FETCH and (session := answer.get("session_id", 0)) > 0:
-                plain = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "topics": []}
-                side.quietly(FETCH, 8, session_id=session, session_epoch=-1, **plain)
-        found = differences(self.kafka, self.ours)
-        if key == LIST_OFFSETS and found:
-            by_records = self._found_in_records(request.message, {each.field for each in found})
-            found = [each for each in found if each.kafka != -1 or by_records.get(each.field) != each.ours]
+                fields = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "topics": []}
+                side.quietly(FETCH, 8, session_id=session, session_epoch=-1, **fields)
+        differing = differences(self.kafka, self.ours)
+        if key == LIST_OFFSETS and differing:
+            by_records = self._first_by_records(
+                request.message, {difference.field for difference in differing}
+            )
+            differing = [
+                difference
+                for difference in differing
+                if difference.kafka != -1 or by_records.get(difference.field) != difference.ours
+            ]
         if key in CHANGES_TOPICS:
             self._settle_topics()
         if key in (ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS):
             self._settle_settings()
-        return [str(each) for each in found if not any(entry.covers(each) for entry in entries)]
+        return [
+            str(difference)
+            for difference in differing
+            if not any(entry.covers(difference) for entry in entries)
+        ]
 
-    def _found_in_records(self, request: Message, fields: set[str]) -> dict[str, int]:
+    def _first_by_records(self, request: Message, fields: set[str]) -> dict[str, int]:
         """What ListOffsets has to say of times by the records that Kafka has, for partitions of which
         ``fields`` has the offset."""
         by_field = dict[str, int]()
         for topic in request["topics"]:
-            for asked in topic["partitions"]:
-                path = f"topics[{topic['name']}].partitions[{asked['partition_index']}]"
-                if asked["timestamp"] < 0 or f"{path}.offset" not in fields:
+            for partition in topic["partitions"]:
+                path = f"topics[{topic['name']}].partitions[{partition['partition_index']}]"
+                if partition["timestamp"] < 0 or f"{path}.offset" not in fields:
                     continue
-                records = self._kafkas_records(topic["name"], asked["partition_index"])
-                late = (record for record in records if record.timestamp >= asked["timestamp"])
+                records = self._kafkas_records(topic["name"], partition["partition_index"])
+                late = (record for record in records if record.timestamp >= partition["timestamp"])
                 if first := next(late, None):
                     values = {"offset": first.offset, "timestamp": first.timestamp, "leader_epoch": 0}
                     by_field |= {f"{path}.{name}": value for name, value in values.items()}
@@ -138,14 +148,14 @@ class Twins:
 
     def _kafkas_records(self, topic: str, partition: int) -> Iterator[Record]:
         """Kafka's records of a partition from its log start offset on."""
-        asked = {"partition_index": partition, "timestamp": EARLIEST}
+        question = {"partition_index": partition, "timestamp": EARLIEST}
         answer = self.kafka.quietly(
-            LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": topic, "partitions": [asked]}]
+            LIST_OFFSETS, 9, replica_id=-1, topics=[{"name": topic, "partitions": [question]}]
         )
         start = answer["topics"][0]["partitions"][0]["offset"]
         place = {"partition": partition, "fetch_offset": start, "partition_max_bytes": PLENTY}
-        plain = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": PLENTY}
-        answer = self.kafka.quietly(FETCH, 11, topics=[{"topic": topic, "partitions": [place]}], **plain)
+        fields = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": PLENTY}
+        answer = self.kafka.quietly(FETCH, 11, topics=[{"topic": topic, "partitions": [place]}], **fields)
         (row,) = answer["responses"][0]["partitions"]
         records = (record for entry in decode_log(row["records"]) for record in entry.records)
         return (record for record in records if record.offset >= start)
@@ -154,15 +164,15 @@ class Twins:
         """Wait until both have the same topics, and serve them."""
 
         def counts() -> dict[str, int] | None:
-            theirs, mine = (
+            theirs, ours = (
                 {name: len(rows) for name, rows in self._topics(side).items()} for side in self.sides
             )
-            return theirs if theirs == mine else None
+            return theirs if theirs == ours else None
 
         counted = poll_until(counts, what="the same topics on both", timeout_s=SETTLE_S)
         for side in self.sides:
-            for gone in set(side.topic_ids) - set(counted):
-                del side.topic_ids[gone]
+            for deleted in set(side.topic_ids) - set(counted):
+                del side.topic_ids[deleted]
             for name, partitions in counted.items():
                 if self._known.get(name) != partitions or name not in side.topic_ids:
                     side.settle(name, partitions)
@@ -171,52 +181,52 @@ class Twins:
     def _settle_settings(self) -> None:
         """Wait until the settings of all topics that Kafka knows are the same."""
         names = list(self._known)
-        asked = [
+        resources = [
             {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None} for name in names
         ]
 
         def settings(side: Side) -> dict[tuple[str, str], str]:
-            answer = side.quietly(DESCRIBE_CONFIGS, 4, resources=asked)
-            return {(row["resource_name"], each["name"]): each["value"]
-                    for row in answer["results"] for each in row["configs"]}  # fmt: skip
+            answer = side.quietly(DESCRIBE_CONFIGS, 4, resources=resources)
+            return {(row["resource_name"], setting["name"]): setting["value"]
+                    for row in answer["results"] for setting in row["configs"]}  # fmt: skip
 
         def are_same() -> bool | None:
-            theirs, mine = map(settings, self.sides)
-            return theirs == {name: mine.get(name) for name in theirs} or None
+            theirs, ours = map(settings, self.sides)
+            return theirs == {name: ours.get(name) for name in theirs} or None
 
         poll_until(are_same, what="the same settings on both", timeout_s=SETTLE_S)
 
 
 def asked_alike(pair: Pair, seed: int, *, until: Callable[[int], bool]) -> int:
-    """How many requests both have answered alike, until ``until`` says of that number that it is enough."""
-    twins, asked = Twins(pair), 0
+    """How many requests both have answered alike; the end is when ``until`` is true of that number."""
+    twins, count = Twins(pair), 0
     try:
         for request in random_requests(random.Random(seed), lambda: twins.kafka.topic_ids):
             if not twins.can_ask(request):
                 continue
-            asked += 1
+            count += 1
             try:
-                found = twins.ask(f"random {asked}", request)
+                differing = twins.ask(f"random {count}", request)
             except AssertionError as error:
-                found = [str(error)]
+                differing = [str(error)]
             name, version = request.scene.name, request.version
-            assert not found, f"seed {seed}, {asked}: {name} {version} {request.message}: {found[:9]}"
-            if until(asked):
+            assert not differing, f"seed {seed}, {count}: {name} {version} {request.message}: {differing[:9]}"
+            if until(count):
                 break
     finally:
         twins.close()
-    return asked
+    return count
 
 
 def test_random_requests(pair: Pair) -> None:
-    assert asked_alike(pair, SEED_OF_CI, until=lambda asked: asked >= REQUESTS_OF_CI) == REQUESTS_OF_CI
+    assert asked_alike(pair, SEED_OF_CI, until=lambda count: count >= REQUESTS_OF_CI) == REQUESTS_OF_CI
 
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + 300)
 def test_random_requests_for_minutes(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     begun = time.monotonic()
-    asked = asked_alike(pair, SEED, until=lambda _: time.monotonic() - begun > SECONDS)
-    assert asked > SECONDS
+    count = asked_alike(pair, SEED, until=lambda _: time.monotonic() - begun > SECONDS)
+    assert count > SECONDS
     with capsys.disabled():
-        sys.stdout.write(f"\n{asked:,} random requests in {SECONDS:.0f} s (seed {SEED}): no difference\n")
+        sys.stdout.write(f"\n{count:,} random requests in {SECONDS:.0f} s (seed {SEED}): no difference\n")

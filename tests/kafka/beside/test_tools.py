@@ -28,11 +28,11 @@ Run = Callable[..., str]
 
 
 def both_say(pair: Pair, script: Callable[[Run], object], *, in_any_order: bool = False) -> str:
-    """Run a script of tools against both brokers; what they say must be the same: it is returned.
+    """Run a script of tools against both brokers; their output must be the same, and is returned.
 
     ``in_any_order``: the lines of each tool, where Kafka's order is that of a hash table.
     """
-    said = {}
+    transcripts = {}
     for which in BOTH:
         lines: list[str] = []
 
@@ -58,9 +58,9 @@ def both_say(pair: Pair, script: Callable[[Run], object], *, in_any_order: bool 
             return text
 
         script(run)
-        said[which] = "\n".join(lines)
-    assert said["ours"] == said["kafka"]
-    return said["ours"]
+        transcripts[which] = "\n".join(lines)
+    assert transcripts["ours"] == transcripts["kafka"]
+    return transcripts["ours"]
 
 
 def normal(pair: Pair, which: Which, text: str) -> str:
@@ -73,12 +73,12 @@ def normal(pair: Pair, which: Which, text: str) -> str:
     text = re.sub(r"\d+ ms (\d)", r"N ms \1", text)
     text = re.sub(r'"avg_throughput":[\d.]+', '"avg_throughput":N', text)
     text = re.sub(r"(Error while executing \w+ command : |(?:Exception|Error): ).*", r"\1TEXT", text)
-    kept = (line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... ")))
-    return "\n".join(kept)
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith(("\tat ", "\t... ")))
+    return "\n".join(lines)
 
 
 def wait_for_change(bootstrap: str, arguments: tuple[str, ...]) -> None:
-    """Until a broker serves what kafka-topics has made, or no more what it has deleted."""
+    """Wait until a broker serves the topic that kafka-topics has created, or no longer the deleted one."""
     named = dict(itertools.pairwise(arguments))
     side = Side(bootstrap)
     if "--create" in arguments or "--partitions" in arguments:
@@ -106,12 +106,12 @@ def test_kafka_topics(pair: Pair) -> None:
         run("kafka-topics", "--create", "--topic", "topics-c", "--replication-factor", "3", fails=True)
         run("kafka-topics", "--create", "--topic", "topics-c", "--config", "no.such=1", fails=True)
         run("kafka-topics", "--create", "--topic", "topics/c", fails=True)
-        for each, count in (("topics-a", 3), ("topics.b", 2)):
+        for topic, count in (("topics-a", 3), ("topics.b", 2)):
             run(
                 "kafka-topics",
                 "--describe",
                 "--topic",
-                each,
+                topic,
                 "--partition-size-limit-per-response",
                 str(count),
             )
@@ -227,29 +227,33 @@ def test_kafka_configs_of_quotas(pair: Pair) -> None:
 
 
 def wait_for_quotas(pair: Pair, count: int) -> None:
-    """Until so many entities have quotas."""
+    """Wait until so many entities have quotas."""
     for which in BOTH:
         side = Side(pair.bootstrap[which])
 
-        def there(side: Side = side) -> bool:
+        def has_arrived(side: Side = side) -> bool:
             answer = side.quietly(DESCRIBE_CLIENT_QUOTAS, 1, components=[])
             return len(quotas_in(answer)) == count
 
-        side.until(there, f"{count} quotas")
+        side.until(has_arrived, f"{count} quotas")
         side.close()
 
 
 def wait_for_settings(pair: Pair) -> None:
-    """Until a change of the broker's settings, the last one made, has arrived."""
+    """Wait until the last change of the broker's settings has arrived."""
     for which in BOTH:
         side = Side(pair.bootstrap[which])
-        asked = {"resource_type": 4, "resource_name": "1", "configuration_keys": ["log.index.interval.bytes"]}
+        resource = {
+            "resource_type": 4,
+            "resource_name": "1",
+            "configuration_keys": ["log.index.interval.bytes"],
+        }
 
-        def there(side: Side = side, asked: dict[str, object] = asked) -> bool:
-            answer = side.quietly(32, 4, resources=[asked])
+        def has_arrived(side: Side = side, resource: dict[str, object] = resource) -> bool:
+            answer = side.quietly(32, 4, resources=[resource])
             return bool(answer["results"][0]["configs"][0]["value"] == "8192")
 
-        side.until(there, "a broker's setting")
+        side.until(has_arrived, "a broker's setting")
         side.close()
 
 
@@ -281,8 +285,8 @@ def test_console_and_offsets(pair: Pair) -> None:
             "earliest",
             *isolated,
         )
-        plain = ("--topic", "console-plain", "--partition", "0", "--offset", "0")
-        run("kafka-console-consumer", *plain, "--timeout-ms", "400")
+        keyless = ("--topic", "console-plain", "--partition", "0", "--offset", "0")
+        run("kafka-console-consumer", *keyless, "--timeout-ms", "400")
 
     text = both_say(pair, script)
     assert "Offset:3" in text and "with tab" in text
@@ -294,15 +298,15 @@ def test_delete_records_and_log_dirs(pair: Pair, tmp_path: Path) -> None:
         side.create("shortened", 2)
         side.produce("shortened", batch(4), batch(3))
         side.close()
-    wanted = [
+    present = [
         {"topic": "shortened", "partition": number, "offset": offset} for number, offset in ((0, 5), (1, -1))
     ]
     beyond = [{"topic": "shortened", "partition": 0, "offset": 99}]
-    for name, partitions in (("wanted", wanted), ("beyond", beyond)):
+    for name, partitions in (("present", present), ("beyond", beyond)):
         (tmp_path / name).write_text(json.dumps({"version": 1, "partitions": partitions}))
 
     def script(run: Run) -> None:
-        for name in ("wanted", "beyond"):
+        for name in ("present", "beyond"):
             run("kafka-delete-records", "--offset-json-file", str(tmp_path / name))
         run("kafka-get-offsets", "--topic", "shortened", "--time", "earliest")
         text = run("kafka-log-dirs", "--describe", "--topic-list", "shortened")
@@ -323,8 +327,10 @@ def test_measuring_producers(pair: Pair) -> None:
             "--command-property",
             "bootstrap.servers=BOOTSTRAP",
         )
-        said = run("kafka-verifiable-producer", "--topic", "measured", "--max-messages", "20", "--acks", "-1")
-        assert said.count("producer_send_success") == 20
+        output = run(
+            "kafka-verifiable-producer", "--topic", "measured", "--max-messages", "20", "--acks", "-1"
+        )
+        assert output.count("producer_send_success") == 20
         run("kafka-get-offsets", "--topic", "measured")
 
     assert "measured:0:2020" in both_say(pair, script)
@@ -345,8 +351,8 @@ def test_kafka_dump_log(pair: Pair) -> None:
         files = ",".join(map(str, (closed, *indexes)))
         ran = [run_tool("kafka-dump-log", *flag, "--files", files) for flag in flags]
         ran.append(run_tool("kafka-dump-log", "--deep-iteration", "--files", str(active)))
-        assert [each.code for each in ran] == [0, 0, 0, 0], ran
-        dumps[which] = "\n".join(normal(pair, which, each.out + each.err) for each in ran)
+        assert [dump.code for dump in ran] == [0, 0, 0, 0], ran
+        dumps[which] = "\n".join(normal(pair, which, dump.out + dump.err) for dump in ran)
     assert dumps["ours"] == dumps["kafka"]
     assert "baseOffset: 0 " in dumps["ours"] and "baseOffset: 16 " in dumps["ours"]
     assert find_faults(dumps["ours"], 0, {}) == []

@@ -52,8 +52,8 @@ def written(writer: Writer) -> Written:
 @pytest.fixture(scope="package")
 def report(writer: Writer) -> dict[Partition, dict[str, Any]]:
     """`siltstone clean --in-place` on the writer's own directory: its report."""
-    done = siltstone_command.clean(writer.broker.log_dirs[0], COMPACTED_TOPICS, "--in-place")
-    return siltstone_command.report_of(done)
+    completed = siltstone_command.clean(writer.broker.log_dirs[0], COMPACTED_TOPICS, "--in-place")
+    return siltstone_command.report_of(completed)
 
 
 @pytest.fixture(scope="package")
@@ -78,9 +78,9 @@ def served(writer: Writer, cleaned: Path) -> Served:
 def served_by_java(served: Served, written: Written) -> dict[Partition, list[Record]]:
     """What Kafka's console consumer reads of every compacted topic; each key begins with its topic's name."""
     topics = [topic for topic in COMPACTED_TOPICS if topic != MD5_PAIR_TOPIC]
-    wanted = [partition for partition in PARTITIONS if partition[0] in topics]
-    count = sum(len(written.expected(partition)) for partition in wanted)
-    records: dict[Partition, list[Record]] = {partition: [] for partition in wanted}
+    partitions = [partition for partition in PARTITIONS if partition[0] in topics]
+    count = sum(len(written.expected(partition)) for partition in partitions)
+    records: dict[Partition, list[Record]] = {partition: [] for partition in partitions}
     for number, record in served.broker.consume_all_java(topics, count):
         topic = next(topic for topic in topics if (record.key or b"").startswith(topic.encode()))
         records[topic, number].append(record)

@@ -25,7 +25,9 @@ from tests.support.kafka.scenario import (
 
 pytestmark = pytest.mark.kafka
 
-each_partition = pytest.mark.parametrize("partition", PARTITIONS, ids=lambda each: f"{each[0]}-{each[1]}")
+each_partition = pytest.mark.parametrize(
+    "partition", PARTITIONS, ids=lambda partition: f"{partition[0]}-{partition[1]}"
+)
 
 
 @each_partition

@@ -28,7 +28,7 @@ def test_broker_leaves_the_topics_to_us(written: Written) -> None:
 
 
 def test_own_cleaner_agrees_with_the_naive_model(written: Written, tmp_path: Path) -> None:
-    """Also: staging folders inside a partition directory do not failure the loader, and stay."""
+    """Also: staging folders inside a partition directory do not stop the loader, and stay."""
     log_dir = copy_of(written.log_dir, tmp_path / "logs")
     staging = _leave_staging(log_dir)
     with HostedBroker(log_dir) as broker:
@@ -108,7 +108,7 @@ def test_dump_tool_finds_damage(damage: Callable[[Path], None], written: Written
         tools.assert_dump_clean(folder)
 
 
-def test_model_can_fail(written: Written) -> None:
+def test_the_model_expects_fewer_records_than_were_written(written: Written) -> None:
     partition = ("codecs", 0)
     records = written.records[partition]
     assert compacted(records, 0) == records

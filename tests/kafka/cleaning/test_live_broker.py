@@ -49,8 +49,8 @@ def undone(written: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("undone")
     log_dir = copy_of(written.log_dir, root / "logs")
     originals = ("--in-place", "--keep-originals", root / "keep")
-    done = siltstone_command.clean(log_dir, COMPACTED_TOPICS, *originals, engine="process")
-    report = siltstone_command.report_of(done)
+    completed = siltstone_command.clean(log_dir, COMPACTED_TOPICS, *originals, engine="process")
+    report = siltstone_command.report_of(completed)
     assert any(log["removed"]["superseded"] for log in report.values())
     (run,) = (root / "keep").iterdir()
     undone = siltstone_command.run_siltstone("undo", run)
@@ -77,32 +77,32 @@ def test_undo_gives_the_originals_back(undone: Path, living: Living, written: Wr
 @pytest.mark.timeout(PATIENCE_S * 3)
 def test_watch_looks_at_a_living_broker(living: Living, written: Written) -> None:
     before = _closed(living.log_dir)
-    seen = looks(living.log_dir)
+    documents = looks(living.log_dir)
     assert _closed(living.log_dir) == before
     assert living.broker.consume_many(PARTITIONS) == {
         partition: written.records[partition] for partition in PARTITIONS
     }
-    for look in seen:
-        states = {(log["topic"], log["partition"]): log["state"] for log in look["logs"]}
+    for document in documents:
+        states = {(log["topic"], log["partition"]): log["state"] for log in document["logs"]}
         assert set(PARTITIONS) <= set(states)
-        assert "unreadable" not in states.values() and look.get("error") is None
-        assert [each["in_use"] for each in look["directories"]] == [True]
+        assert "unreadable" not in states.values() and document.get("error") is None
+        assert [directory["in_use"] for directory in document["directories"]] == [True]
 
 
 def looks(log_dir: Path) -> list[dict[str, Any]]:
-    """What a few looks say, one a second; then Ctrl-C, which must end it well."""
+    """The first documents of ``--watch``, one a second; then Ctrl-C, which must end the command well."""
     command = [
         str(Path(sys.executable).parent / "siltstone"),
         *("clean", str(log_dir), "--watch", "--interval", "1", "--policy-from-metadata", "--json"),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watch:
         assert watch.stdout is not None and watch.stderr is not None
-        found = [json.loads(watch.stdout.readline()) for _ in range(LOOKS)]
+        documents = [json.loads(watch.stdout.readline()) for _ in range(LOOKS)]
         watch.send_signal(signal.SIGINT)
-        said = watch.stderr.read()
-        assert watch.wait(PATIENCE_S) == 130, said
-    assert "Traceback" not in said
-    return found
+        errors = watch.stderr.read()
+        assert watch.wait(PATIENCE_S) == 130, errors
+    assert "Traceback" not in errors
+    return documents
 
 
 def test_a_cleaning_is_refused_while_the_broker_lives(living: Living, written: Written) -> None:

@@ -19,8 +19,8 @@ ALL = [*PARTITIONS, (BYSTANDER, 0)]
 def test_broker_starts_on_the_cleaned_copy(written: Written, tmp_path: Path) -> None:
     log_dir = copy_of(written.log_dir, tmp_path / "logs")
     before, out = listing(log_dir), tmp_path / "out"
-    done = siltstone_command.clean(log_dir, COMPACTED_TOPICS, "--out", out, engine="process")
-    siltstone_command.report_of(done)
+    completed = siltstone_command.clean(log_dir, COMPACTED_TOPICS, "--out", out, engine="process")
+    siltstone_command.report_of(completed)
     assert listing(log_dir) == before
     tools.assert_dump_clean(*(out / f"{topic}-{number}" for topic, number in PARTITIONS))
     with HostedBroker(out) as broker:

@@ -14,7 +14,7 @@ from tests.support.kafka.scenario import PARTITIONS, Written
 pytestmark = pytest.mark.kafka
 
 
-def test_recovery_rebuilds_the_same(cleaned: Path, written: Written, tmp_path: Path) -> None:
+def test_recovery_by_kafka_rebuilds_the_same_state(cleaned: Path, written: Written, tmp_path: Path) -> None:
     """As after a crash, with no recovery point: Kafka scans our batches, rebuilds every index and snapshot.
 
     The idempotent producers' sequences then come from the batches alone, the empty ones of cleaning included.

@@ -133,7 +133,7 @@ DIFFERENCES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twins:
-    """What came of each row, by its name."""
+    """The outcome of each row, by the row's name."""
 
     kafka: Mapping[str, Outcome]
     ours: Mapping[str, Outcome]
@@ -159,18 +159,18 @@ def twins(served: Served, folder: Path) -> Twins:
 
 
 def differing(kafka: Outcome, ours: Outcome) -> set[str]:
-    """What is not the same, by name."""
-    found = set() if kafka.given == ours.given else {"answers"}
+    """The names of what is not the same."""
+    names = set() if kafka.given == ours.given else {"answers"}
     if len(kafka.stored) != len(ours.stored):
-        return found | {"how much is stored"}
-    for theirs, mine in zip(kafka.stored, ours.stored, strict=True):
-        found |= {name for name in STORED_FIELDS if getattr(theirs, name) != getattr(mine, name)}
-    return found
+        return names | {"how much is stored"}
+    for theirs, own in zip(kafka.stored, ours.stored, strict=True):
+        names |= {name for name in STORED_FIELDS if getattr(theirs, name) != getattr(own, name)}
+    return names
 
 
 def is_deliberate(difference: Difference, kafka: Outcome, ours: Outcome) -> bool:
-    """Does it say just that?"""
-    codes = {each.code for each in kafka.given}, {each.code for each in ours.given}
+    """Whether two outcomes differ as ``difference`` says, and not otherwise."""
+    codes = {answer.code for answer in kafka.given}, {answer.code for answer in ours.given}
     if not (codes[0] <= difference.kafka and codes[1] <= difference.ours):
         return False
     if not difference.stored:
@@ -179,7 +179,7 @@ def is_deliberate(difference: Difference, kafka: Outcome, ours: Outcome) -> bool
 
 
 def unexplained(twins: Twins) -> tuple[list[str], Counter[str]]:
-    """The rows that differ without a reason, told so that one sees how; how often each reason holds."""
+    """The rows that differ without a listed reason, each with both outcomes; how often each reason holds."""
     met: Counter[str] = Counter()
     wrong = []
     for name, kafka in twins.kafka.items():
@@ -195,12 +195,12 @@ def unexplained(twins: Twins) -> tuple[list[str], Counter[str]]:
     return wrong, met
 
 
-def test_every_row_comes_to_the_same(twins: Twins) -> None:
+def test_every_row_has_the_same_outcome_or_a_listed_reason(twins: Twins) -> None:
     wrong, _ = unexplained(twins)
     assert not wrong, f"{len(wrong)} of {len(twins.kafka)} rows:\n" + "\n".join(wrong[:20])
 
 
-def test_every_difference_is_met(twins: Twins) -> None:
+def test_every_listed_difference_occurs(twins: Twins) -> None:
     _, met = unexplained(twins)
     assert [difference.rows for difference in DIFFERENCES if not met[difference.rows]] == []
 
@@ -213,10 +213,12 @@ def test_kafkas_tool_finds_nothing_wrong_with_our_logs(twins: Twins, folder: Pat
 
 def test_rows_are_of_every_kind(twins: Twins) -> None:
     """A broker that refuses everything, or a table that has lost its rows, would agree with anybody."""
-    codes = Counter(each.code for outcome in twins.kafka.values() for each in outcome.given)
+    codes = Counter(answer.code for outcome in twins.kafka.values() for answer in outcome.given)
     assert {-1, 0, 2, 10, 18, 32, 45, 47, 53, 76, 87} <= set(codes), codes
     assert min(codes[0], codes[87]) > 100
-    kinds = {kind for outcome in twins.ours.values() for each in outcome.given for _, kind in each.refused}
+    kinds = {
+        kind for outcome in twins.ours.values() for answer in outcome.given for _, kind in answer.refused
+    }
     assert kinds == {"keyless", "time", "time type"}
 
 

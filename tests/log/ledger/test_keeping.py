@@ -47,10 +47,10 @@ def segments(*bases: int, end: int) -> tuple[SegmentMetadata, ...]:
 
 
 @pytest.mark.parametrize(
-    ("retain_from", "gone"),
+    ("retain_from", "deleted"),
     [(None, 3), (0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (29, 2), (30, 3), (99, 3)],
 )
-def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None, gone: int) -> None:
+def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None, deleted: int) -> None:
     decisions = segments_to_delete(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
@@ -59,11 +59,11 @@ def test_a_policy_takes_only_what_is_covered_as_a_whole(retain_from: int | None,
         high_watermark=30,
         retain_from=retain_from,
     )
-    assert len(decisions) == gone
+    assert len(decisions) == deleted
 
 
-@pytest.mark.parametrize(("retain_from", "gone"), [(0, 2), (15, 2), (29, 2), (30, 3)])
-def test_what_was_given_up_goes_all_the_same(retain_from: int, gone: int) -> None:
+@pytest.mark.parametrize(("retain_from", "deleted"), [(0, 2), (15, 2), (29, 2), (30, 3)])
+def test_what_was_given_up_goes_all_the_same(retain_from: int, deleted: int) -> None:
     decisions = segments_to_delete(
         segments(0, 10, 20, end=30),
         now_ms=DAY,
@@ -72,7 +72,7 @@ def test_what_was_given_up_goes_all_the_same(retain_from: int, gone: int) -> Non
         high_watermark=30,
         retain_from=retain_from,
     )
-    assert len(decisions) == gone
+    assert len(decisions) == deleted
 
 
 # In an open directory
@@ -194,8 +194,8 @@ def test_a_truncation_below_the_horizon_forgets_first(
     assert (LedgerStore(log.directory).cursor() is None) == forgotten
     assert ("removed compacted ledger 0, since it covers offsets below 6" in caplog.text) == forgotten
     with log.reader(read_compacted=True) as reader:
-        left = range(offset - offset % 3) if forgotten else [3, 4, 5]  # whole batches go
-        assert [record.offset for record in reader.records()] == list(left)
+        remaining = range(offset - offset % 3) if forgotten else [3, 4, 5]  # whole batches go
+        assert [record.offset for record in reader.records()] == list(remaining)
 
 
 def test_a_truncation_that_cuts_nothing_forgets_nothing(manager: LogManager) -> None:
@@ -306,13 +306,15 @@ def with_ledger(partition: Path, horizon: int, order: str = BY_OFFSET) -> Ledger
     return store
 
 
-@pytest.mark.parametrize(("horizon", "left"), [(None, [3]), (1, [1, 2, 3]), (2, [2, 3]), (4, [3])])
-def test_clean_leaves_what_no_ledger_covers(tmp_path: Path, horizon: int | None, left: list[int]) -> None:
+@pytest.mark.parametrize(("horizon", "remaining"), [(None, [3]), (1, [1, 2, 3]), (2, [2, 3]), (4, [3])])
+def test_clean_leaves_what_no_ledger_covers(
+    tmp_path: Path, horizon: int | None, remaining: list[int]
+) -> None:
     partition = old_log(tmp_path)
     if horizon is not None:
         store = with_ledger(partition, horizon)
     clean(tmp_path)
-    assert sorted(logs.logs_of(partition)) == left
+    assert sorted(logs.logs_of(partition)) == remaining
     if horizon is not None:
         assert (store.folder / "generation-0").exists()
         assert store.first_needed_offset() == horizon

@@ -79,29 +79,29 @@ def damaged(data: bytes) -> list[bytes]:
     ]
     missing = [data[:at] + data[at + 1 :] for at in range(len(data))]
     ends = [data[:at] for at in range(len(data))]
-    return [each for each in [*flipped, *missing, *ends, data + b"\n", data + data] if each != data]
+    return [variant for variant in [*flipped, *missing, *ends, data + b"\n", data + data] if variant != data]
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:
     assert decode_manifest(PATH, encode_manifest(LEDGER)) == LEDGER
 
 
-def test_what_a_ledger_shows_and_takes() -> None:
+def test_a_ledger_has_the_sums_of_its_runs() -> None:
     assert (LEDGER.entries, LEDGER.size, LEDGER.base_offset) == (7, 100, 0)
 
 
 @pytest.mark.parametrize("data", [encode_manifest(LEDGER)])
 def test_no_damage_of_a_manifest_goes_unnoticed(data: bytes) -> None:
-    for each in damaged(data):
+    for variant in damaged(data):
         with raises_error(LedgerError, path=PATH):
-            decode_manifest(PATH, each)
+            decode_manifest(PATH, variant)
 
 
 def test_no_damage_of_a_cursor_goes_unnoticed() -> None:
     path = Path("cursor.json")
-    for each in damaged(encode_cursor(Cursor(horizon=120, ledger_id=5))):
+    for variant in damaged(encode_cursor(Cursor(horizon=120, ledger_id=5))):
         with raises_error(LedgerError, path=path):
-            decode_cursor(path, each)
+            decode_cursor(path, variant)
 
 
 def test_a_manifest_under_another_name_is_refused() -> None:
@@ -110,7 +110,7 @@ def test_a_manifest_under_another_name_is_refused() -> None:
 
 
 def test_nested_json_is_refused() -> None:
-    """Also if it can be read, but not written again."""
+    """Also if the manifest can be read, but not written again."""
     for depth in (*share(range(100, 1_000, 11), of=13), 100_000):
         with raises_error(LedgerError, path=PATH):
             unseal(PATH, b'{"version": 1, "a": ' + b"[" * depth + b"]" * depth + b"}")
@@ -218,28 +218,30 @@ def test_a_ledger_may_have_no_generation() -> None:
     assert (nothing.base_offset, nothing.entries) == (120, 0)
 
 
-OFFSETS = st.sets(st.integers(0, 1 << 40), max_size=20).map(lambda found: np.array(sorted(found), np.int64))
+OFFSETS = st.sets(st.integers(0, 1 << 40), max_size=20).map(
+    lambda offsets: np.array(sorted(offsets), np.int64)
+)
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 9), OFFSETS, max_size=4), st.integers(0, 1 << 40))
-def test_hidden_offsets_come_back_as_they_were(found: dict[int, np.ndarray], base: int) -> None:
-    superseded = {each: offsets + base for each, offsets in found.items() if len(offsets)}
+def test_hidden_offsets_come_back_as_they_were(hidden: dict[int, np.ndarray], base: int) -> None:
+    superseded = {run_id: offsets + base for run_id, offsets in hidden.items() if len(offsets)}
     data = encode_superseded(5, dict.fromkeys(superseded, base), superseded)
-    runs = tuple(replace(EMPTY, id=each, base_offset=base) for each in superseded)
+    runs = tuple(replace(EMPTY, id=run_id, base_offset=base) for run_id in superseded)
     ledger = replace(LEDGER, runs=runs, superseded_crc=crc32c(data))
     again = decode_superseded(Path("ledger-5.hidden"), data, ledger)
     assert again.keys() == superseded.keys()
-    assert all((again[each] == superseded[each]).all() for each in superseded)
+    assert all((again[run_id] == superseded[run_id]).all() for run_id in superseded)
 
 
 def test_no_damage_of_hidden_offsets_goes_unnoticed() -> None:
     superseded = {3: np.array([5, 9, 1 << 33]), 4: np.array([100])}
     data = encode_superseded(5, {3: 0, 4: 100}, superseded)
     ledger = replace(LEDGER, superseded_crc=crc32c(data))
-    for each in damaged(data):
+    for variant in damaged(data):
         with raises_error(LedgerError, path="ledger-5.hidden"):
-            decode_superseded(Path("ledger-5.hidden"), each, ledger)
+            decode_superseded(Path("ledger-5.hidden"), variant, ledger)
 
 
 def test_hidden_offsets_of_another_ledger_are_refused() -> None:

@@ -40,7 +40,7 @@ Pairs = list[tuple[int, bytes | None]]
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_disk() -> Iterator[None]:
-    """Nothing here is about crashes."""
+    """No test of this file is about crashes: nothing is synced."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -77,7 +77,7 @@ def view(log: PartitionLog, **options: object) -> list[str]:
         return read(reader)
 
 
-def test_ledger_to_the_horizon_then_the_originals(log: PartitionLog) -> None:
+def test_a_view_is_the_ledger_to_the_horizon_and_then_the_originals(log: PartitionLog) -> None:
     append(log, "a1 b1 a2 c1 b- -9")
     plainly.compact(log)
     append(log, "a3 d1")
@@ -101,7 +101,7 @@ def test_a_log_without_a_ledger_is_read_as_it_is(log: PartitionLog) -> None:
     assert not (log.directory / ".compacted").exists()
 
 
-def test_the_reader_continues_from_where_it_was(log: PartitionLog) -> None:
+def test_a_reader_at_the_end_continues_with_what_is_appended(log: PartitionLog) -> None:
     append(log, "a1 b1 a2")
     plainly.compact(log)
     reader = log.reader(read_compacted=True)
@@ -135,7 +135,7 @@ def test_a_newer_ledger_is_read_only_below_where_the_log_was_to_be_read(
     in_log = "4:e1 5:b- 6:f1 7:c2 8:g1".split()
     expected = ["0:a1", "3:d1", *in_log]
     for offset in range(9):
-        assert continued(log, offset, 4) == [each for each in expected if int(each[0]) >= offset]
+        assert continued(log, offset, 4) == [record for record in expected if int(record[0]) >= offset]
 
 
 def test_the_log_itself_continues_below_a_newer_horizon(log: PartitionLog) -> None:
@@ -215,7 +215,9 @@ def test_what_was_deleted_before_it_was_compacted_is_passed_over(log: PartitionL
         (AtTime(NOW + 7), ""),
     ],
 )
-def test_it_starts_at_the_given_place(log: PartitionLog, start: object, expected: str) -> None:
+def test_a_compacted_reader_starts_at_the_given_place(
+    log: PartitionLog, start: object, expected: str
+) -> None:
     append(log, "a1 b1 x- a2 c1")
     plainly.compact(log)
     append(log, "c2 d1")
@@ -246,7 +248,7 @@ def test_the_offset_does_not_run_ahead_of_the_end(log: PartitionLog) -> None:
     assert reader.poll() is None
 
 
-def test_it_ends_at_the_given_place(log: PartitionLog) -> None:
+def test_a_compacted_reader_ends_at_the_given_place(log: PartitionLog) -> None:
     append(log, "a1 b1 a2 c1 d1 e1 f1")
     plainly.compact(log)
     append(log, "g1 h1")
@@ -261,7 +263,9 @@ def test_it_ends_at_the_given_place(log: PartitionLog) -> None:
 
 @settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 120, 1 << 20]), st.data())
-def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.DataObject) -> None:
+def test_a_compacted_reader_returns_what_plain_lists_have(
+    seed: int, count: int, size: int, data: st.DataObject
+) -> None:
     """From any offset to any end, with any codec, after any number of compactions, merged or not."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -282,11 +286,11 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
             originals += [
                 Rec(
                     offset=appended.first_offset + row,
-                    key=each.key,
-                    value=each.value,
-                    timestamp=each.timestamp,
+                    key=record.key,
+                    value=record.value,
+                    timestamp=record.timestamp,
                 )
-                for row, each in enumerate(records)
+                for row, record in enumerate(records)
             ]
             if rng.random() < 0.15:
                 plainly.compact(log, name=str(number), merge_runs=rng.random() < 0.4, codec=rng.randrange(5))
@@ -295,9 +299,9 @@ def test_it_is_what_plain_lists_say(seed: int, count: int, size: int, data: st.D
         start = data.draw(st.integers(0, log.log_end_offset))
         end = data.draw(st.none() | st.integers(start, log.log_end_offset + 3))
         with CompactedReader(log, start, end=end, buffer_bytes=size) as reader:
-            found = plainly.recs_of(reader)
+            returned = plainly.recs_of(reader)
         last = log.log_end_offset if end is None else end
-        assert found == [each for each in expected if start <= each.offset < last]
+        assert returned == [record for record in expected if start <= record.offset < last]
         log.close()
 
 
@@ -341,14 +345,14 @@ def test_a_reader_continues_in_the_ledger_it_began_with(log: PartitionLog) -> No
     many(log)
     plainly.compact(log)
     with log.reader(read_compacted=True, buffer_bytes=1) as reader:
-        first = [shown(each) for each in islice(reader.records(), 3)]
+        first = [shown(record) for record in islice(reader.records(), 3)]
         for turn in "23":
             many(log, value=turn)
             plainly.compact(log, name=turn, merge_runs=True)
         assert {"ledger-0.json", "generation-0", "ledger-2.json"} <= held(log)
         assert "ledger-1.json" not in held(log)
         rest = plainly.recs_of(reader)
-    offsets = [int(each.split(":")[0]) for each in first] + [each.offset for each in rest]
+    offsets = [int(record.split(":")[0]) for record in first] + [record.offset for record in rest]
     assert offsets == list(range(60))
     LedgerStore(log.directory).delete_unused()
     assert held(log) == {"cursor.json", "ledger-2.json", "generation-2"}
@@ -413,8 +417,8 @@ def test_the_topic_may_be_deleted_under_a_reader(tmp_path: Path) -> None:
     assert [record.offset for record in reader.records()] == list(range(3, 20))
 
 
-def test_originals_that_went_before_they_were_read(log: PartitionLog) -> None:
-    """Somebody else's retention: ours keeps them as long as the ledger is held."""
+def test_originals_deleted_before_they_were_read_are_an_error_or_a_reset(log: PartitionLog) -> None:
+    """Another program's retention: ours keeps originals as long as a reader holds the ledger."""
     many(log)
     plainly.compact(log)
     many(log, value="2")
@@ -446,9 +450,9 @@ def test_a_ledger_of_more_than_the_log_has_is_refused(log: PartitionLog) -> None
     many(log, 10)
     plainly.compact(log)
     cursor = log.directory / ".compacted" / "cursor.json"
-    kept = cursor.read_bytes()
+    original = cursor.read_bytes()
     log.truncate_to(8)
-    cursor.write_bytes(kept)
+    cursor.write_bytes(original)
     with raises_error(
         LedgerError, path=cursor.with_name("ledger-0.json"), about="below 10, but the log ends at 8"
     ):
@@ -470,7 +474,7 @@ def snapshot(folder: Path) -> Mapping[Path, bytes]:
 
 @pytest.mark.parametrize("codec", [0, 3])
 def test_no_damaged_byte_gives_other_records(log: PartitionLog, codec: int) -> None:
-    """Of any file: the error names it, or what is read is the same, which is so for ``keys`` alone."""
+    """An error names the damaged file, or the same is read, which is so for ``keys`` alone."""
     many(log, 7)
     plainly.compact(log, codec=codec)
     append(log, "a2 e- z1")
@@ -521,11 +525,11 @@ def test_records_before_the_damaged_segment_are_given(log: PartitionLog) -> None
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"?")
     reader = log.reader(read_compacted=True)
-    found = []
+    offsets = []
     with raises_error(LedgerError, path=path):
         for record in reader.records():
-            found.append(record.offset)
-    assert found == [0, 1, 2, 3, 4, 5]
+            offsets.append(record.offset)
+    assert offsets == [0, 1, 2, 3, 4, 5]
 
 
 # By other doors
@@ -536,18 +540,18 @@ def test_the_checksum_of_a_segment_is_computed_while_the_one_before_it_is_read(
 ) -> None:
     many(log, 18)
     plainly.compact(log)
-    seen: dict[str, str] = {}
+    thread_names: dict[str, str] = {}
     real = holding.file_checksum
 
     def summing(reader: files.Reader, over: threading.Event | None = None) -> int:
         if reader.path.endswith(".log"):
-            assert reader.path not in seen, "once each"
-            seen[reader.path] = threading.current_thread().name
+            assert reader.path not in thread_names, "once each"
+            thread_names[reader.path] = threading.current_thread().name
         return real(reader, over)
 
     monkeypatch.setattr(holding, "file_checksum", summing)
     assert len(view(log)) == 18
-    first, *others = seen.values()
+    first, *others = thread_names.values()
     assert first == threading.current_thread().name
     assert len(others) >= 2 and all(other.startswith("ledger") for other in others)
 

@@ -48,26 +48,28 @@ def manager(tmp_path: Path) -> Iterator[LogManager]:
 
 def a_round(log: PartitionLog, number: int, floor: dict[bytes, int]) -> None:
     """Each key gets the round's number; the key of this round is deleted, once and for all."""
-    gone = b"gone %d" % number
+    deleted_key = b"gone %d" % number
     records = [NewRecord(key=b"k%d" % key, value=b"%d" % number) for key in range(KEYS)]
-    append(log, [NewRecord(key=gone, value=b"1"), *records, NewRecord(key=gone)], now_ms=NOW - 10)
+    append(
+        log, [NewRecord(key=deleted_key, value=b"1"), *records, NewRecord(key=deleted_key)], now_ms=NOW - 10
+    )
     floor.update({b"k%d" % key: number for key in range(KEYS)})
-    floor[gone] = -1
+    floor[deleted_key] = -1
 
 
 def check_read(log: PartitionLog, floor: dict[bytes, int]) -> None:
     """Tables are kept as consumers do: deletes are applied."""
-    minimum, found, last = dict(floor), {}, -1
+    minimum, values, last = dict(floor), {}, -1
     with CompactedReader(log, buffer_bytes=200) as reader:
         for record in reader.records():
             assert record.offset > last
             last = record.offset
-            found[record.key] = record.value
+            values[record.key] = record.value
     for key, value in minimum.items():
         if value < 0:
-            assert found.get(key) is None, key
+            assert values.get(key) is None, key
         else:
-            assert int(found[key] or -1) >= value, key
+            assert int(values[key] or -1) >= value, key
 
 
 @pytest.mark.random

@@ -89,7 +89,7 @@ def test_hidden_offsets_belong_to_their_ledger(store: LedgerStore) -> None:
     first = committed(store)
     second = hiding(store, 2, 14)
     assert store.superseded(first) == {}
-    assert {each: found.tolist() for each, found in store.superseded(second).items()} == {0: [2, 14]}
+    assert {run_id: offsets.tolist() for run_id, offsets in store.superseded(second).items()} == {0: [2, 14]}
     assert (first.entries, second.entries) == (10, 8)
 
 
@@ -169,7 +169,7 @@ def test_a_damaged_ledger_that_is_read_keeps_all_generations(store: LedgerStore)
 
 
 def test_runs_stay_while_the_manifest_of_the_current_ledger_is_missing(store: LedgerStore) -> None:
-    """It may come back from a backup; the runs would not."""
+    """The manifest may come back from a backup; the runs would not."""
     committed(store)
     hiding(store, 2)
     manifest = store.folder / "ledger-1.json"
@@ -277,7 +277,7 @@ def test_a_ledger_that_does_not_hold_is_refused(
     before = names(store)
     ledger, superseded = wrong(replace(first, id=1))
     with raises_error(CheckFailedError, path=store.folder, advice="compact the log again"):
-        store.commit(ledger, {each: np.array(found) for each, found in superseded.items()}, {})
+        store.commit(ledger, {run_id: np.array(offsets) for run_id, offsets in superseded.items()}, {})
     assert (store.current(), names(store)) == (first, before)
 
 
@@ -387,10 +387,10 @@ def test_retention_learns_of_damage(store: LedgerStore) -> None:
 
 def test_a_cursor_and_a_ledger_that_do_not_fit_are_refused(store: LedgerStore) -> None:
     committed(store)
-    kept = (store.folder / "cursor.json").read_bytes()
+    original = (store.folder / "cursor.json").read_bytes()
     committed(store, 30, "bb")
     (store.folder / "ledger-1.json").unlink()
-    (store.folder / "cursor.json").write_bytes(kept)
+    (store.folder / "cursor.json").write_bytes(original)
     assert store.cursor() == Cursor(horizon=20, ledger_id=0)
     (store.folder / "cursor.json").write_bytes(encode_cursor(Cursor(horizon=21, ledger_id=0)))
     with raises_error(LedgerError, path=store.folder / "cursor.json", about="horizon 21"):

@@ -35,25 +35,25 @@ def polled(offsets: list[int]) -> PolledRecords:
     return PolledRecords(columns=decode_records(window, batches), batches=batches)
 
 
-def everything(found: PolledRecords) -> list[object]:
-    columns = found.columns
+def everything(records: PolledRecords) -> list[object]:
+    columns = records.columns
     return [
         (rec, columns.headers(row), int(columns.start[row]), int(columns.size[row]), int(columns.batch[row]))
-        for row, rec in enumerate(plainly.recs_of([found]) if len(found) else [])
+        for row, rec in enumerate(plainly.recs_of([records]) if len(records) else [])
     ]
 
 
 @settings(deadline=None)
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=30), st.integers(0, 2**32), st.integers(0, 30))
-def test_it_is_what_a_list_says(offsets: set[int], seed: int, outside: int) -> None:
-    """Superseded offsets before and behind what was read are of other reads."""
+def test_superseded_records_are_left_out_as_by_a_list(offsets: set[int], seed: int, outside: int) -> None:
+    """Superseded offsets before and behind the records that were read belong to other reads."""
     rows = sorted(offsets)
-    gone = set(random.Random(seed).sample(rows, random.Random(seed).randrange(len(rows) + 1)))
-    superseded = sorted({*gone, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})
-    expected = [each for each in everything(polled(rows)) if each[0].offset not in gone]  # type: ignore[index]
-    found = without_superseded(polled(rows), np.array(superseded, np.int64), "x")
-    assert everything(found) == expected
-    assert len(found.batches) == len(polled(rows).batches)
+    hidden = set(random.Random(seed).sample(rows, random.Random(seed).randrange(len(rows) + 1)))
+    superseded = sorted({*hidden, *(rows[0] - 1 - at for at in range(outside)), *range(100, 100 + outside)})
+    expected = [entry for entry in everything(polled(rows)) if entry[0].offset not in hidden]  # type: ignore[index]
+    remaining = without_superseded(polled(rows), np.array(superseded, np.int64), "x")
+    assert everything(remaining) == expected
+    assert len(remaining.batches) == len(polled(rows).batches)
 
 
 def test_what_is_hidden_has_to_be_there() -> None:
@@ -62,5 +62,5 @@ def test_what_is_hidden_has_to_be_there() -> None:
 
 
 def test_nothing_is_copied_where_nothing_is_hidden() -> None:
-    found = polled([5, 6, 7])
-    assert without_superseded(found, np.array([1, 9]), "x") is found
+    records = polled([5, 6, 7])
+    assert without_superseded(records, np.array([1, 9]), "x") is records

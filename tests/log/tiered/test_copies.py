@@ -21,12 +21,12 @@ def chosen(
     log_start: int = 0,
     local_start: int | None = None,
 ) -> list[tuple[str, int, int]]:
-    found = choose(copies, leader_epochs, log_start=log_start, local_start=local_start)
+    parts = choose(copies, leader_epochs, log_start=log_start, local_start=local_start)
     return [
         (part.copy.segment_id, part.first, part.last)
         if isinstance(part, ChosenRange)
         else ("gap", part.first, part.last)
-        for part in found
+        for part in parts
     ]
 
 
@@ -117,10 +117,10 @@ def test_random_storages_give_each_offset_of_a_copy_that_has_the_logs_epoch() ->
                 if its and its[-1] == epoch_at(offset):
                     has.setdefault(offset, set()).add(str(number))
         local_start = numbers.randrange(80)
-        found = choose(copies, leader_epochs, log_start=0, local_start=local_start)
-        offsets = [offset for part in found for offset in range(part.first, part.last + 1)]
+        parts = choose(copies, leader_epochs, log_start=0, local_start=local_start)
+        offsets = [offset for part in parts for offset in range(part.first, part.last + 1)]
         assert offsets == sorted(set(offsets)), seed
-        for part in found:
+        for part in parts:
             for offset in range(part.first, part.last + 1):
                 if isinstance(part, OffsetGap):
                     assert offset not in has, seed

@@ -69,28 +69,32 @@ def packed(data: bytes) -> str:
 
 
 def test_what_the_plugin_writes_is_read() -> None:
-    found = parsed(manifest())
-    assert found.chunks is not None
-    assert (found.log_size, found.chunks.chunk_size, found.chunks.starts.tolist()) == (
+    segment = parsed(manifest())
+    assert segment.chunks is not None
+    assert (segment.log_size, segment.chunks.chunk_size, segment.chunks.starts.tolist()) == (
         250,
         100,
         [0, 10, 30, 60],
     )
-    assert found.indexes == {
+    assert segment.indexes == {
         "index": (0, 8),
         "timeindex": (8, 12),
         "snapshot": (20, 10),
         "leader_epoch_checkpoint": (30, 10),
     }
-    assert (found.topic, found.partition, found.topic_id) == ("topic1", 42, "lZ6vvmajTWKDBUTV6SQAtQ")
-    assert (found.segment_id, found.start_offset, found.end_offset) == ("adh9f8BMS4anaUnD8KWfWg", 0, 1000)
-    assert found.epochs == ((0, 100), (1, 200), (10, 300))
+    assert (segment.topic, segment.partition, segment.topic_id) == ("topic1", 42, "lZ6vvmajTWKDBUTV6SQAtQ")
+    assert (segment.segment_id, segment.start_offset, segment.end_offset) == (
+        "adh9f8BMS4anaUnD8KWfWg",
+        0,
+        1000,
+    )
+    assert segment.epochs == ((0, 100), (1, 200), (10, 300))
 
 
 def test_a_log_without_compression_is_the_object_itself() -> None:
     fixed = {"type": "fixed", "transformedChunkSize": 100, "finalTransformedChunkSize": 50}
-    found = parsed(with_chunks(**fixed) | {"compression": False}, stored_size=250)
-    assert (found.log_size, found.chunks) == (250, None)
+    segment = parsed(with_chunks(**fixed) | {"compression": False}, stored_size=250)
+    assert (segment.log_size, segment.chunks) == (250, None)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +103,9 @@ def test_a_log_without_compression_is_the_object_itself() -> None:
 def test_lists_of_sizes_come_back(sizes: list[int]) -> None:
     chunks = {"originalChunkSize": 1, "originalFileSize": len(sizes)}
     document = with_chunks(transformedChunks=packed(encode_sizes(sizes)), **chunks)
-    found = parsed(document, stored_size=sum(sizes))
-    assert found.chunks is not None
-    assert np.diff(found.chunks.starts).tolist() == sizes
+    segment = parsed(document, stored_size=sum(sizes))
+    assert segment.chunks is not None
+    assert np.diff(segment.chunks.starts).tolist() == sizes
 
 
 def test_random_lists_of_sizes_come_back() -> None:
@@ -112,9 +116,9 @@ def test_random_lists_of_sizes_come_back() -> None:
         sizes = [numbers.randrange(largest) for _ in range(numbers.randrange(40))]
         chunks = {"originalChunkSize": 3, "originalFileSize": 3 * len(sizes)}
         document = with_chunks(transformedChunks=packed(encode_sizes(sizes)), **chunks)
-        found = parsed(document, stored_size=sum(sizes)).chunks
-        assert found is not None, seed
-        assert found.starts.tolist()[-1] == sum(sizes), seed
+        stored_chunks = parsed(document, stored_size=sum(sizes)).chunks
+        assert stored_chunks is not None, seed
+        assert stored_chunks.starts.tolist()[-1] == sum(sizes), seed
 
 
 def bomb() -> str:
@@ -213,7 +217,7 @@ def test_the_end_of_an_index_is_named() -> None:
         {"segmentLeaderEpochs": {"1" * 5000: 1}},
     ],
 )
-def test_what_it_says_of_the_segment_is_checked(changes: dict[str, Any]) -> None:
+def test_what_a_manifest_says_of_its_segment_is_checked(changes: dict[str, Any]) -> None:
     metadata = manifest()["remoteLogSegmentMetadata"] | changes
     with pytest.raises(CorruptFileError):
         parsed(manifest(remoteLogSegmentMetadata=metadata))
