@@ -76,42 +76,42 @@ def _engine() -> Engine:
     return engine
 
 
-def _measure(engine: Engine, folder: Path, made: Generated, arguments: argparse.Namespace) -> Measured:
-    found: Measured = {}
+def _measure(engine: Engine, folder: Path, generated: Generated, arguments: argparse.Namespace) -> Measured:
+    measured: Measured = {}
     if arguments.warm:
-        found["warm"] = measure.warm(engine, folder, made, arguments.warm)
+        measured["warm"] = measure.warm(engine, folder, generated, arguments.warm)
     if arguments.cold:
-        found["cold"] = measure.cold(folder, made, arguments.cold)
-    found |= measure.pieces(folder, made)
-    return found | measure.machine(folder, made)
+        measured["cold"] = measure.cold(folder, generated, arguments.cold)
+    measured |= measure.pieces(folder, generated)
+    return measured | measure.machine(folder, generated)
 
 
-def _table(made: Generated, found: Mapping[str, Times]) -> Table:
+def _table(generated: Generated, measured: Mapping[str, Times]) -> Table:
     title = (
-        f"{made.codec}: {made.closed_size / 1e6:,.0f} MB in {made.segments} segments "
-        f"({made.plain_size / 1e6:,.0f} MB of records), {made.cleaned_records:,} records, "
-        f"{made.distinct_keys:,} keys"
+        f"{generated.codec}: {generated.closed_size / 1e6:,.0f} MB in {generated.segments} segments "
+        f"({generated.plain_size / 1e6:,.0f} MB of records), {generated.cleaned_records:,} records, "
+        f"{generated.distinct_keys:,} keys"
     )
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("what")
     for name in ("times", "median s", "min-max s", "GB/s", "GB/s of records"):
         table.add_column(name, justify="right")
-    for name, times in found.items():
+    for name, times in measured.items():
         speed = times.size / times.median / 1e9
-        whole = times.size == made.closed_size
+        is_whole = times.size == generated.closed_size
         table.add_row(
             name,
             str(len(times.seconds)),
             f"{times.median:.3f}",
             f"{min(times.seconds):.3f}-{max(times.seconds):.3f}",
             f"{speed:.2f}",
-            f"{made.plain_size / times.median / 1e9:.2f}" if whole else "",
+            f"{generated.plain_size / times.median / 1e9:.2f}" if is_whole else "",
         )
     return table
 
 
-def _cluster_table(made: Generated, sides: Mapping[str, SideTimes]) -> Table:
-    title = f"{made.codec}: {made.closed_size / 1e6:,.0f} MB, on clusters of executors of one core"
+def _cluster_table(generated: Generated, sides: Mapping[str, SideTimes]) -> Table:
+    title = f"{generated.codec}: {generated.closed_size / 1e6:,.0f} MB, on clusters of executors of one core"
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("where")
     headers = ("times", "median s", "min-max s", "times local (≤ 2)", "speed-up by executors (≥ 1.7)")
@@ -171,16 +171,16 @@ def main() -> int:
         engine = None if arguments.only in ("log", "load", "compacted", "tables") else _engine()
         for codec in arguments.codecs.split(",") if engine is not None else ():
             folder = OUT / f"{codec}-{arguments.size_mb}"
-            made = generate(folder, arguments.size_mb * 1_000_000, codec)
-            found = _measure(engine, folder, made, arguments)
-            document[codec] = {name: times.to_json() for name, times in found.items()}
+            generated = generate(folder, arguments.size_mb * 1_000_000, codec)
+            measured = _measure(engine, folder, generated, arguments)
+            document[codec] = {name: times.to_json() for name, times in measured.items()}
             if not arguments.json:
-                console.print(_table(made, found))
+                console.print(_table(generated, measured))
             if arguments.warm and arguments.executors:
-                sides = measure_clusters(folder, made, arguments.warm, arguments.executors)
+                sides = measure_clusters(folder, generated, arguments.warm, arguments.executors)
                 document[codec]["clusters"] = {name: side.to_json() for name, side in sides.items()}
                 if not arguments.json:
-                    console.print(_cluster_table(made, sides))
+                    console.print(_cluster_table(generated, sides))
     except WrongResultError as error:
         sys.stderr.write(f"bench: wrong result: {error}\n")
         return 1

@@ -57,9 +57,9 @@ def page_ms(log: ReadableLog, query: Callable[[], RecordQuery]) -> list[float]:
     """The milliseconds of each page; the first ones, which compile and open files, are not counted."""
     times = []
     for turn in range(TIMES + 20):
-        asked = query()
+        record_query = query()
         began = time.perf_counter()
-        page = browse(topic_of(log), asked)
+        page = browse(topic_of(log), record_query)
         assert page.records
         if turn >= 20:
             times.append(1000 * (time.perf_counter() - began))

@@ -86,7 +86,7 @@ def _append_for(logs: LogManager, seconds: float) -> list[float]:
 def measure_cleaning_load(folder: Path, *, rounds: int = 5, seconds: float = 8) -> list[Figure]:
     """p50 and p99 of appends without and with cleaning, in ms, and their ratio."""
     shutil.rmtree(folder, ignore_errors=True)
-    found: dict[str, list[list[float]]] = {"alone": [], "while cleaning": []}
+    latencies: dict[str, list[list[float]]] = {"alone": [], "while cleaning": []}
     cleaned = 0
     with st.open(folder, mode="a", config=Config(parse_assignments(BROKER, "bench"))) as logs:
         _fill(logs)
@@ -94,9 +94,9 @@ def measure_cleaning_load(folder: Path, *, rounds: int = 5, seconds: float = 8) 
         cleaner.clean_once()
         _append_for(logs, 1)
         for _ in range(rounds):
-            found["alone"].append(_append_for(logs, seconds))
+            latencies["alone"].append(_append_for(logs, seconds))
             cleaning = _Cleaning(logs, cleaner)
-            found["while cleaning"].append(_append_for(logs, seconds))
+            latencies["while cleaning"].append(_append_for(logs, seconds))
             cleaned += cleaning.stop()
     shutil.rmtree(folder, ignore_errors=True)
     figures = [
@@ -105,7 +105,7 @@ def measure_cleaning_load(folder: Path, *, rounds: int = 5, seconds: float = 8) 
     for percent in (50, 99, 99.9):
         pairs = [
             (float(np.percentile(alone, percent)), float(np.percentile(busy, percent)))
-            for alone, busy in zip(found["alone"], found["while cleaning"], strict=True)
+            for alone, busy in zip(latencies["alone"], latencies["while cleaning"], strict=True)
         ]
         ratio = statistics.median(busy / alone for alone, busy in pairs)
         goal = "at most 2" if percent == 99 else ""

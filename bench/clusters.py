@@ -67,13 +67,13 @@ class SideTimes:
 
 
 def measure_clusters(
-    folder: Path, made: Generated, repetitions: int, executors: Sequence[int]
+    folder: Path, generated: Generated, repetitions: int, executors: Sequence[int]
 ) -> dict[str, SideTimes]:
     """All sides for each number of executors, by name. Raises WrongResultError."""
     clusters = [Side(kind=kind, executors=number) for number in executors for kind in CLUSTERS]
     locals_ = [Side(kind=LOCAL, executors=number) for number in sorted({max(executors), min(executors)})]
     sides = [*reversed(locals_), *clusters]
-    times = {side: Times(size=made.closed_size) for side in sides}
+    times = {side: Times(size=generated.closed_size) for side in sides}
     config = folder / "topic.config"
     config.write_text("".join(f"{WHERE.topic}:{setting}\n" for setting in SETTINGS))
     with contextlib.ExitStack() as stack:
@@ -81,15 +81,15 @@ def measure_clusters(
         sessions = {side: stack.enter_context(_session(side, place)) for side in sides}
         for turn in range(repetitions + 1):
             for side in sides if turn % 2 == 0 else reversed(sides):
-                seconds = _clean_once(sessions[side], folder, made, config)
+                seconds = _clean_once(sessions[side], folder, generated, config)
                 times[side].seconds += [seconds] if turn else []
     return {side.name: _compared(side, times) for side in sides}
 
 
-def _clean_once(session: RunningSession, folder: Path, made: Generated, config: Path) -> float:
+def _clean_once(session: RunningSession, folder: Path, generated: Generated, config: Path) -> float:
     with fresh_copy(folder) as copy:
         seconds = session.clean(copy, config, [WHERE.topic], spread=True)
-        check(copy, made)
+        check(copy, generated)
     return seconds
 
 
@@ -110,7 +110,7 @@ def _compared(side: Side, times: Mapping[Side, Times]) -> SideTimes:
 
 def _ratio(seconds: Sequence[float], other: Sequence[float]) -> float:
     """The median of the ratios turn by turn."""
-    return statistics.median(mine / theirs for mine, theirs in zip(seconds, other, strict=True))
+    return statistics.median(ours / theirs for ours, theirs in zip(seconds, other, strict=True))
 
 
 @contextlib.contextmanager

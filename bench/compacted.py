@@ -39,17 +39,19 @@ Measured = dict[str, list[float]]
 
 def measure_compaction(engine: CompactionEngine, folder: Path, megabytes: int, times: int) -> list[Figure]:
     """Medians over ``times`` fresh copies. Raises WrongResultError."""
-    made = generate(folder / "whole", megabytes * 1_000_000, "none")
+    generated = generate(folder / "whole", megabytes * 1_000_000, "none")
     generate(folder / "enough", 2 * MORE_RECORDS * 124, "none", seed=2)
     small = generate(folder / "small", 80_000_000, "none")
     _run(engine, folder / "small", small, folder / "enough", {})
-    found: Measured = {}
+    measured: Measured = {}
     for _ in range(times):
-        _run(engine, folder / "whole", made, folder / "enough", found)
-    return _figures(found)
+        _run(engine, folder / "whole", generated, folder / "enough", measured)
+    return _figures(measured)
 
 
-def _run(engine: CompactionEngine, folder: Path, made: Generated, more: Path, found: Measured) -> None:
+def _run(
+    engine: CompactionEngine, folder: Path, generated: Generated, more: Path, measured: Measured
+) -> None:
     """Compact a copy, read it both ways, append, compact again."""
     compactor = TwoPhaseCompactor(engine, clock=SystemClock())
     with fresh_copy(folder) as copy:
@@ -57,22 +59,22 @@ def _run(engine: CompactionEngine, folder: Path, made: Generated, more: Path, fo
             copy / str(WHERE),
             LogConfig(segment_bytes=SEGMENT_BYTES),
             had_clean_shutdown=True,
-            recovery_point=made.records,
+            recovery_point=generated.records,
         )
-        seen = np.zeros(KEYS, np.bool_)
-        _mark(LogReader(log), seen)
-        _timed(found, "whole", lambda: compactor.compact(log), int(seen.sum()))
-        for _ in range(READS if found else 1):
+        is_present = np.zeros(KEYS, np.bool_)
+        _mark(LogReader(log), is_present)
+        _timed(measured, "whole", lambda: compactor.compact(log), int(is_present.sum()))
+        for _ in range(READS if measured else 1):
             reads = (("log", LogReader(log, buffer_bytes=BUFFER)), ("view", _view(log)))
             for name, reader in reads:
                 began = time.perf_counter()
                 records = sum(len(polled) for polled in reader)
-                found.setdefault(name, []).append(records / (time.perf_counter() - began))
+                measured.setdefault(name, []).append(records / (time.perf_counter() - began))
         _append(log, more)
-        _mark(LogReader(log, made.records), seen)
+        _mark(LogReader(log, generated.records), is_present)
         os.sync()
-        _timed(found, "more", lambda: compactor.compact(log), int(seen.sum()))
-        if sum(len(polled) for polled in _view(log)) != seen.sum():
+        _timed(measured, "more", lambda: compactor.compact(log), int(is_present.sum()))
+        if sum(len(polled) for polled in _view(log)) != is_present.sum():
             raise WrongResultError("the view does not hold one record a key")
         log.close()
 
@@ -81,20 +83,20 @@ def _view(log: PartitionLog) -> CompactedReader:
     return CompactedReader(log, buffer_bytes=BUFFER)
 
 
-def _timed(found: Measured, name: str, compact: Callable[[], CompactionResult], keys: int) -> None:
+def _timed(measured: Measured, name: str, compact: Callable[[], CompactionResult], keys: int) -> None:
     began = time.perf_counter()
     result = compact()
-    found.setdefault(name, []).append(time.perf_counter() - began)
+    measured.setdefault(name, []).append(time.perf_counter() - began)
     if result.entries != keys:
         raise WrongResultError(f"{result.entries} records in the ledger, {keys} keys in the log")
 
 
-def _mark(reader: Iterable[PolledRecords], seen: np.ndarray) -> None:
+def _mark(reader: Iterable[PolledRecords], is_present: np.ndarray) -> None:
     """Which keys there are, by their twelve digits."""
     for polled in reader:
         columns = polled.columns
         digits = columns.data[columns.key_start[:, None] + np.arange(4, 16)] - 48
-        seen[digits @ _PLACES] = True
+        is_present[digits @ _PLACES] = True
 
 
 def _append(log: PartitionLog, folder: Path) -> None:
@@ -113,12 +115,12 @@ def _append(log: PartitionLog, folder: Path) -> None:
     raise WrongResultError(f"{folder}: less than {MORE_RECORDS:,} records")
 
 
-def _figures(found: Measured) -> list[Figure]:
-    times = {name: statistics.median(each) for name, each in found.items()}
-    ratio = statistics.median(view / log for view, log in zip(found["view"], found["log"], strict=True))
-    low, high = (min(found["whole"]), max(found["whole"]))
+def _figures(measured: Measured) -> list[Figure]:
+    times = {name: statistics.median(values) for name, values in measured.items()}
+    ratio = statistics.median(view / log for view, log in zip(measured["view"], measured["log"], strict=True))
+    low, high = (min(measured["whole"]), max(measured["whole"]))
     spread = f", {low:.2f}-{high:.2f}"
-    more = f", {min(found['more']):.2f}-{max(found['more']):.2f}"
+    more = f", {min(measured['more']):.2f}-{max(measured['more']):.2f}"
     return [
         Figure(
             name=f"compact the whole log{spread}",

@@ -162,13 +162,13 @@ async def ask(site: Any, path: str) -> Answer:
         "client": ("127.0.0.1", 50000),
         "server": ("127.0.0.1", 8082),
     }
-    asked = False
+    is_sent = False
 
     async def receive() -> dict[str, object]:
-        nonlocal asked
-        if asked:
+        nonlocal is_sent
+        if is_sent:
             await asyncio.Event().wait()  # a client that stays
-        asked = True
+        is_sent = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
@@ -320,10 +320,10 @@ def measure_metrics(options: argparse.Namespace) -> dict[str, object]:
             async def watched(site: Any = site, paths: list[str] = paths) -> list[PageTimes]:
                 beat = Heartbeat()
                 task = asyncio.create_task(beat.run())
-                found = await timed_pages(site, paths, min(options.repeat, 5))
+                page_times = await timed_pages(site, paths, min(options.repeat, 5))
                 task.cancel()
                 blocked[f"{topics * options.partitions} partitions"] = 1e3 * max(beat.late)  # noqa: B023
-                return found
+                return page_times
 
             for page in asyncio.run(watched()):
                 page.path = f"{page.path} of {topics * options.partitions:,} partitions"
@@ -581,18 +581,18 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _show(console: Console, section: str, found: dict[str, Any]) -> None:
-    if "pages" in found:
+def _show(console: Console, section: str, results: dict[str, Any]) -> None:
+    if "pages" in results:
         table = Table(title=section, title_justify="left", header_style="bold")
         for name in ("page", "status", "p50 ms", "p95 ms", "processor ms", "kB", ""):
             table.add_column(name, justify="left" if name == "page" else "right")
-        for page in found["pages"]:
+        for page in results["pages"]:
             is_over = page["p95_ms"] >= PAGE_MS or page["bytes"] >= 1000 * PAGE_KB
             cells = (page["status"], page["p50_ms"], page["p95_ms"], page["cpu_ms"], page["bytes"] / 1000)
             texts = (str(cells[0]), *(f"{cell:,.1f}" for cell in cells[1:]))
             table.add_row(page["path"], *texts, "over" if is_over else "")
         console.print(table)
-    for name, figure in found.get("figures", {}).items():
+    for name, figure in results.get("figures", {}).items():
         ratio = "" if figure["ratio"] is None else f", {figure['ratio']:.2f} times"
         goal = f" (goal: {figure['goal']})" if figure["goal"] else ""
         console.print(f"{section}: {name}: {figure['value']:,.2f} {figure['unit']}{ratio}{goal}")

@@ -134,13 +134,13 @@ def run(name: str, command: list[str], stop: Callable[[int], bool] = lambda brok
         sampler = Sampler(psutil.Process(process.pid))
         assert process.stdout is not None
         for line in process.stdout:
-            found: dict[str, Any] = json.loads(line)
-            if "broker" not in found:
+            result: dict[str, Any] = json.loads(line)
+            if "broker" not in result:
                 continue
             brokers += 1
-            cleaned += sum(log["status"] == "cleaned" for log in found["logs"])
-            if found["status"] == "failed":
-                raise WrongResultError(f"{found['broker']}: {found['reason']}")
+            cleaned += sum(log["status"] == "cleaned" for log in result["logs"])
+            if result["status"] == "failed":
+                raise WrongResultError(f"{result['broker']}: {result['reason']}")
             if stop(brokers):
                 process.kill()
                 break
@@ -194,8 +194,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="siltstone-fleet-", dir=arguments.folder) as folder:
         template = Path(folder) / "template"
         settings = make_broker(template, arguments.logs, arguments.records)
-        for done in measure(Path(folder), template, settings, arguments):
-            print(json.dumps(asdict(done)), flush=True)
+        for measured in measure(Path(folder), template, settings, arguments):
+            print(json.dumps(asdict(measured)), flush=True)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,10 @@ def generate(folder: Path, size: int, codec: str, seed: int = 1, keys: int | Non
     shutil.rmtree(folder, ignore_errors=True)
     partition = folder / "log" / str(WHERE)
     partition.mkdir(parents=True)
-    made = _Maker(partition, codec, seed, keys).make(size // RECORD_MEMORY_BYTES)
-    _write_directory(folder / "log", partition, made.records)
-    facts.write_text(json.dumps(asdict(made)))
-    return made
+    generated = _Maker(partition, codec, seed, keys).make(size // RECORD_MEMORY_BYTES)
+    _write_directory(folder / "log", partition, generated.records)
+    facts.write_text(json.dumps(asdict(generated)))
+    return generated
 
 
 class _Maker:
@@ -91,12 +91,12 @@ class _Maker:
         self._partition = partition
         self._codec = codec
         self._random = np.random.default_rng(seed)
-        self._seen = np.zeros(keys, np.bool_)
+        self._is_used = np.zeros(keys, np.bool_)
 
     def make(self, records: int) -> Generated:
         """All segments; the last chunk of records is the active one's."""
         closed = max(1, records // _CHUNK) * _CHUNK
-        size = plain = segments = offset = 0
+        size = plain_size = segments = offset = 0
         pending: list[Bytes] = []
         pending_size = 0
         base = 0
@@ -106,15 +106,15 @@ class _Maker:
                 segments, base, pending, pending_size = segments + 1, offset, [], 0
             pending.append(batch)
             pending_size += len(batch)
-            size, plain, offset = size + len(batch), plain + encoded, offset + BATCH_RECORDS
+            size, plain_size, offset = size + len(batch), plain_size + encoded, offset + BATCH_RECORDS
         self._close(base, pending)
-        distinct = int(np.count_nonzero(self._seen))
+        distinct = int(np.count_nonzero(self._is_used))
         tail = [batch for batch, _ in self._batches(10 * BATCH_RECORDS, offset)]
         self._close(offset, tail)
         return Generated(
             codec=self._codec,
             closed_size=size,
-            plain_size=plain,
+            plain_size=plain_size,
             segments=segments + 1,
             records=offset + 10 * BATCH_RECORDS,
             cleaned_records=offset,
@@ -142,8 +142,8 @@ class _Maker:
         return batch, BATCH_RECORDS * RECORD_MEMORY_BYTES
 
     def _columns(self, count: int) -> tuple[Spans, Spans]:
-        numbers = self._random.integers(0, len(self._seen), count)
-        self._seen[numbers] = True
+        numbers = self._random.integers(0, len(self._is_used), count)
+        self._is_used[numbers] = True
         keys = np.tile(np.frombuffer(_KEY, np.uint8), (count, 1))
         for digit in range(12):
             keys[:, 15 - digit] = 48 + numbers // 10**digit % 10

@@ -40,14 +40,16 @@ class Log:
     """A log as it lies in a directory, read only."""
 
     def __init__(self, directory: Path, end: int) -> None:
-        segments = tuple(LiveSegment(each, LogConfig(), created_ms=0) for each in list_segments(directory))
+        segments = tuple(
+            LiveSegment(segment, LogConfig(), created_ms=0) for segment in list_segments(directory)
+        )
         self.view = LogView(segments, segments[0].base_offset, end, end, end, segments[-1].size)
         self.topic_partition = TopicPartition("bench", 0)
         self.size = sum(segment.size for segment in segments)
         self.paths = [segment.path() for segment in segments]
 
 
-def _plain(log: Log, size: int) -> None:
+def _read_files(log: Log, size: int) -> None:
     for path in log.paths:
         descriptor = os.open(path, os.O_RDONLY)
         while os.read(descriptor, size):
@@ -57,17 +59,17 @@ def _plain(log: Log, size: int) -> None:
 
 def _slices(log: Log, size: int) -> list[tuple[int, FetchPosition]]:
     """The offsets that a sequential reader asks for, with their places."""
-    found, place, offset = [], None, log.view.log_start_offset
+    positions, place, offset = [], None, log.view.log_start_offset
     while (fetched := read(log.view, offset, size, resume_at=place)).slice is not None:
         behind = fetched.position_after(fetched.batches()[1])
         assert behind is not None and fetched.segment is not None
-        found.append((offset, FetchPosition(fetched.segment, fetched.slice.position, offset)))
+        positions.append((offset, FetchPosition(fetched.segment, fetched.slice.position, offset)))
         offset, place = behind.offset, behind
-    return found
+    return positions
 
 
-def _read_at(log: Log, size: int, asked: list[tuple[int, FetchPosition]], *, by_place: bool) -> None:
-    for offset, place in asked:
+def _read_at(log: Log, size: int, positions: list[tuple[int, FetchPosition]], *, by_place: bool) -> None:
+    for offset, place in positions:
         fetched = read(log.view, offset, size, resume_at=place if by_place else None)
         assert fetched.slice is not None
         fetched.slice.read()
@@ -94,11 +96,11 @@ def _seconds(action: Callable[[], None]) -> float:
 
 def measure(log: Log, size: int) -> Iterator[tuple[str, float, float]]:
     """(what, GB/s, share of the reference's speed) of each step, medians."""
-    asked = _slices(log, size)
+    positions = _slices(log, size)
     steps: dict[str, Callable[[], None]] = {
-        "os.read": lambda: _plain(log, size),
-        "search": lambda: _read_at(log, size, asked, by_place=False),
-        "place": lambda: _read_at(log, size, asked, by_place=True),
+        "os.read": lambda: _read_files(log, size),
+        "search": lambda: _read_at(log, size, positions, by_place=False),
+        "place": lambda: _read_at(log, size, positions, by_place=True),
         "scan": lambda: _scan(log, size),
         "reader": lambda: _drain(iter(LogReader(log, buffer_bytes=size))),
         "arrow": lambda: _drain(to_batches(log, columns=["key", "value"], batch_bytes=size)),
@@ -107,16 +109,16 @@ def measure(log: Log, size: int) -> Iterator[tuple[str, float, float]]:
         action()
         pairs = [(_seconds(steps["os.read"]), _seconds(action)) for _ in range(TIMES)]
         speed = log.size / statistics.median(ours for _, ours in pairs) / 1e9
-        yield name, speed, statistics.median(plain / ours for plain, ours in pairs)
+        yield name, speed, statistics.median(reference / ours for reference, ours in pairs)
 
 
 def main() -> None:
     """Make a log, measure, print a table."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 512
     with tempfile.TemporaryDirectory() as folder:
-        made = generate(Path(folder) / "read", megabytes * 1_000_000, "none")
-        log = Log(Path(folder) / "read" / "log" / "bench-0", made.records)
-        assert np.isclose(log.size, made.closed_size, rtol=0.05)
+        generated = generate(Path(folder) / "read", megabytes * 1_000_000, "none")
+        log = Log(Path(folder) / "read" / "log" / "bench-0", generated.records)
+        assert np.isclose(log.size, generated.closed_size, rtol=0.05)
         for size in SIZES_MB:
             for name, speed, share in measure(log, size << 20):
                 print(f"{size} MiB  {name:8s} {speed:6.2f} GB/s  {share:5.2f} of os.read")

@@ -86,34 +86,36 @@ def fresh_copy(folder: Path) -> Iterator[Path]:
         shutil.rmtree(copy)
 
 
-def check(directory: Path, made: Generated) -> None:
+def check(directory: Path, generated: Generated) -> None:
     """Are there as many records as there must be? Raises WrongResultError."""
     counts = [count_records(segment) for segment in list_segments(directory / str(WHERE))]
-    found = sum(count or 0 for count in counts)
-    if found != made.expected_records:
-        raise WrongResultError(f"{found} records after cleaning, {made.expected_records} expected")
+    records = sum(count or 0 for count in counts)
+    if records != generated.expected_records:
+        raise WrongResultError(f"{records} records after cleaning, {generated.expected_records} expected")
 
 
-def cold(folder: Path, made: Generated, repetitions: int) -> Times:
+def cold(folder: Path, generated: Generated, repetitions: int) -> Times:
     """The command as a process of its own, Python, Java and Spark started for it."""
-    times = Times(size=made.closed_size)
+    times = Times(size=generated.closed_size)
     for _ in range(repetitions):
         with fresh_copy(folder) as copy:
             command = [str(Path(sys.executable).with_name("siltstone")), "clean", str(copy), "--in-place"]
             command += ["--topic", WHERE.topic, "--now-ms", str(NOW_MS), "--json", "--engine=spark"]
             command += [part for setting in SETTINGS for part in ("--config", setting)]
             began = time.perf_counter()
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            completed = subprocess.run(command, capture_output=True, text=True, check=False)
             times.seconds.append(time.perf_counter() - began)
-            _check_report(done)
-            check(copy, made)
+            _check_report(completed)
+            check(copy, generated)
     return times
 
 
-def _check_report(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode:
-        raise WrongResultError(f"siltstone clean ended with {done.returncode}: {done.stderr.strip()}")
-    (log,) = json.loads(done.stdout)["logs"]
+def _check_report(completed: subprocess.CompletedProcess[str]) -> None:
+    if completed.returncode:
+        raise WrongResultError(
+            f"siltstone clean ended with {completed.returncode}: {completed.stderr.strip()}"
+        )
+    (log,) = json.loads(completed.stdout)["logs"]
     if log["status"] != "cleaned":
         raise WrongResultError(f"{log['status']}: {log['reason']}")
 
@@ -126,7 +128,7 @@ def state_of(directory: LogDirectory) -> LogState:
     )
 
 
-def clean_once(engine: Engine, folder: Path, made: Generated) -> float:
+def clean_once(engine: Engine, folder: Path, generated: Generated) -> float:
     """One cleaning in place of a fresh copy: seconds, from the lock to the checkpoint."""
     with fresh_copy(folder) as copy:
         began = time.perf_counter()
@@ -136,14 +138,15 @@ def clean_once(engine: Engine, folder: Path, made: Generated) -> float:
         seconds = time.perf_counter() - began
         if result.status != "cleaned":
             raise WrongResultError(f"{result.status}: {result.reason}")
-        check(copy, made)
+        check(copy, generated)
     return seconds
 
 
-def warm(engine: Engine, folder: Path, made: Generated, repetitions: int) -> Times:
+def warm(engine: Engine, folder: Path, generated: Generated, repetitions: int) -> Times:
     """Cleanings on a session that runs already."""
     return Times(
-        size=made.closed_size, seconds=[clean_once(engine, folder, made) for _ in range(repetitions)]
+        size=generated.closed_size,
+        seconds=[clean_once(engine, folder, generated) for _ in range(repetitions)],
     )
 
 
@@ -161,23 +164,23 @@ def planned_cleaning(folder: Path) -> Iterator[tuple[PlannedLog, InPlace]]:
         yield planned, destination
 
 
-def pieces(folder: Path, made: Generated) -> dict[str, Times]:
+def pieces(folder: Path, generated: Generated) -> dict[str, Times]:
     """The stages one after another on one core, without Spark; the kernels by themselves."""
     times: dict[str, Times] = {}
-    timed = _timed(times, made.closed_size)
+    timed = _timed(times, generated.closed_size)
     with planned_cleaning(folder) as (planned, destination):
-        work, found = planned.work, Extracted()
+        work, extracted = planned.work, Extracted()
         buckets = bucket_count(work, 2)
         blobs: list[EntryBlob] = timed(
             "extract",
             lambda: [
-                blob.copied() for blob in extract(work, work.splits, buckets, entry_capacity(work), found)
+                blob.copied() for blob in extract(work, work.splits, buckets, entry_capacity(work), extracted)
             ],
         )
         merged = timed("merge", lambda: [_merge(blobs, bucket, buckets) for bucket in range(buckets)])
         retained: dict[int, list[np.ndarray[tuple[int], np.dtype[np.uint32]]]] = {}
-        for each in merged:
-            for group_range, offsets in retained_by_range(work, each):
+        for winners in merged:
+            for group_range, offsets in retained_by_range(work, winners):
                 retained.setdefault(group_range.group, []).append(offsets)
         groups: list[GroupReport] = timed(
             "rewrite, fsync, check",
@@ -239,10 +242,10 @@ def _kernels(planned: PlannedLog, times: dict[str, Times]) -> None:
     )
 
 
-def machine(folder: Path, made: Generated) -> dict[str, Times]:
+def machine(folder: Path, generated: Generated) -> dict[str, Times]:
     """Plain reading of the closed segments, and writing what is left of them with fsync; one core."""
     buffer = np.zeros(4 << 20, np.uint8)
-    read = Times(size=made.closed_size)
+    read = Times(size=generated.closed_size)
     for _ in range(3):
         began = time.perf_counter()
         for path in sorted((folder / "log" / str(WHERE)).glob("*.log")):
@@ -251,7 +254,7 @@ def machine(folder: Path, made: Generated) -> dict[str, Times]:
                 while got := reader.read_into(buffer, position):
                     position += got
         read.seconds.append(time.perf_counter() - began)
-    size = made.closed_size * made.distinct_keys // made.cleaned_records
+    size = generated.closed_size * generated.distinct_keys // generated.cleaned_records
     write = Times(size=size)
     for _ in range(3):
         path = folder / f"plain-{os.getpid()}"

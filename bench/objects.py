@@ -140,22 +140,22 @@ def measure(url: str, megabytes: int, rounds: int) -> None:
         logs = Path(folder) / "logs"
         make_log(logs, megabytes)
         size = sum(status.size for status in files.list_all(logs / "users-0").values())
-        plain, backups = [], []
+        puts, backups = [], []
         for number in range(rounds):
-            plain.append(timed(lambda: plain_upload(store, logs)))
+            puts.append(timed(lambda: plain_upload(store, logs)))
             target = Path(f"s3://{_BUCKET}/backups-{number}")
             request = BackupRequest(directories=[logs], target=target)
             backups.append(timed(lambda request=request: backup(request)))
-        report("plain puts", size, plain)
-        report("backup", size, backups, plain)
+        report("plain puts", size, puts)
+        report("backup", size, backups, puts)
         read_log(f"s3://{_BUCKET}/plain")  # kernels are loaded
-        plain, reads = [], []
+        range_reads, reads = [], []
         for _ in range(rounds):
-            plain.append(timed(lambda: plain_read(store, "plain/users-0/")))
+            range_reads.append(timed(lambda: plain_read(store, "plain/users-0/")))
             requests.clear()
             reads.append(timed(lambda: read_log(f"s3://{_BUCKET}/plain")))
-        report("plain range reads", size, plain)
-        report("st.open, all offsets", size, reads, plain)
+        report("plain range reads", size, range_reads)
+        report("st.open, all offsets", size, reads, range_reads)
         sys.stdout.write(f"requests of one read: {requests.total()} ({dict(requests)})\n")
         measure_restore(store, Path(folder), size, rounds)
         measure_clean(store, Path(folder), megabytes, rounds)
@@ -165,16 +165,16 @@ def measure(url: str, megabytes: int, rounds: int) -> None:
 
 def measure_restore(store: Any, folder: Path, size: int, rounds: int) -> None:
     """Restores beside plain downloads."""
-    plain, restores = [], []
+    downloads, restores = [], []
     for number in range(rounds):
         down, target = folder / f"down{number}", folder / f"restored{number}"
-        plain.append(timed(lambda down=down: plain_download(store, "plain/", down)))
+        downloads.append(timed(lambda down=down: plain_download(store, "plain/", down)))
         requests.clear()
         restores.append(timed(lambda target=target: restore(Path(f"s3://{_BUCKET}/backups-0"), target)))
         shutil.rmtree(down)
         shutil.rmtree(target)
-    report("plain downloads", size, plain)
-    report("restore", size, restores, plain)
+    report("plain downloads", size, downloads)
+    report("restore", size, restores, downloads)
     sys.stdout.write(f"requests of one restore: {requests.total()} ({dict(requests)})\n")
 
 
@@ -185,14 +185,14 @@ def measure_clean(store: Any, folder: Path, megabytes: int, rounds: int) -> None
         if file.is_file():
             store.put(f"dirty/{file.relative_to(folder / 'dirty')}", file)
     size = sum(status.size for status in files.list_all(folder / "dirty" / "users-0").values())
-    plain, cleans = [], []
+    range_reads, cleans = [], []
     for number in range(rounds):
-        plain.append(timed(lambda: plain_read(store, "dirty/users-0/")))
+        range_reads.append(timed(lambda: plain_read(store, "dirty/users-0/")))
         out = Path(f"s3://{_BUCKET}/cleaned-{number}")
         requests.clear()
         cleans.append(timed(lambda out=out: clean(out)))
-    report("plain range reads", size, plain)
-    report("clean --out", size, cleans, plain)
+    report("plain range reads", size, range_reads)
+    report("clean --out", size, cleans, range_reads)
     sys.stdout.write(f"requests of one clean --out: {requests.total()} ({dict(requests)})\n")
 
 
@@ -219,13 +219,13 @@ def measure_tiers(store: Any, folder: Path, megabytes: int, rounds: int, *, comp
     size = sum(row["size"] for chunk in store.list(f"{name}/") for row in chunk)
     remote = f"s3://{_BUCKET}/{name}"
     read_log(logs, TOPIC, remote)
-    plain, reads = [], []
+    range_reads, reads = [], []
     for _ in range(rounds):
-        plain.append(timed(lambda: plain_read(store, f"{name}/")))
+        range_reads.append(timed(lambda: plain_read(store, f"{name}/")))
         requests.clear()
         reads.append(timed(lambda: read_log(logs, TOPIC, remote)))
-    report(f"plain, tier {name}", size, plain)
-    report(f"st.open(remote=), {name}", size, reads, plain)
+    report(f"plain, tier {name}", size, range_reads)
+    report(f"st.open(remote=), {name}", size, reads, range_reads)
     sys.stdout.write(f"requests of one read: {requests.total()} ({dict(requests)})\n")
 
 

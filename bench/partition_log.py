@@ -99,11 +99,11 @@ def large_appends(folder: Path, megabytes: int = 512) -> Figure:
     ]
     os.close(descriptor)
     (folder / "plain").unlink()
-    mine = statistics.median(ours for _, ours in pairs)
-    ratio = statistics.median(plain / ours for plain, ours in pairs)
+    seconds = statistics.median(ours for _, ours in pairs)
+    ratio = statistics.median(reference / ours for reference, ours in pairs)
     return Figure(
         name="append batches of 1 MB",
-        value=len(batch) / mine / 1e9,
+        value=len(batch) / seconds / 1e9,
         unit="GB/s",
         ratio=ratio,
         goal="0.6 of a file",
@@ -132,14 +132,14 @@ def reads(folder: Path) -> Figure:
             _, batches, _ = fetched.batches()
             offset, place = int(batches["last_offset"][-1]) + 1, fetched.position_after(batches)
 
-    def plain() -> None:
+    def by_os_read() -> None:
         for path in sorted((folder / "large-0").glob("*.log")):
             descriptor = os.open(path, os.O_RDONLY)
             while os.read(descriptor, size):
                 pass
             os.close(descriptor)
 
-    seconds, ratio = _in_turns(ours, plain, 7)
+    seconds, ratio = _in_turns(ours, by_os_read, 7)
     return Figure(
         name="read it all", value=log.size / seconds / 1e9, unit="GB/s", ratio=ratio, goal="0.7 of os.read"
     )
@@ -177,10 +177,10 @@ def opening(folder: Path, partitions: int = 2000) -> Figure:
 def memory(folder: Path, gigabytes: int) -> Figure:
     """How much a process grows from the first tenth of a long append to its end."""
     command = [sys.executable, "-m", "bench.partition_log", str(_fresh(folder, "long-0")), str(gigabytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
     shutil.rmtree(folder / "long-0")
     return Figure(
-        name=f"growth over {gigabytes} GB of appends", value=float(done.stdout), unit="MB", goal="flat"
+        name=f"growth over {gigabytes} GB of appends", value=float(completed.stdout), unit="MB", goal="flat"
     )
 
 
@@ -202,9 +202,9 @@ def measure_log(folder: Path, *, gigabytes: int = 10) -> list[Figure]:
     """All figures; ``folder`` is made, and empty afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        found = [small_appends(folder), large_appends(folder), reads(folder), recovery(folder)]
+        figures = [small_appends(folder), large_appends(folder), reads(folder), recovery(folder)]
         shutil.rmtree(folder / "large-0")
-        return [*found, opening(folder), memory(folder, gigabytes)]
+        return [*figures, opening(folder), memory(folder, gigabytes)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

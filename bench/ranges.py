@@ -53,12 +53,12 @@ def main() -> int:
     arguments = parser.parse_args()
     folder = OUT / f"one-group-{arguments.codec}-{arguments.size_mb}-{arguments.keys or ''}"
     generating.SEGMENT_BYTES = 1 << 30
-    made = generate(folder, arguments.size_mb * 1_000_000, arguments.codec, keys=arguments.keys)
+    generated = generate(folder, arguments.size_mb * 1_000_000, arguments.codec, keys=arguments.keys)
     if arguments.steps:
-        _print_steps(folder, made)
+        _print_steps(folder, generated)
         return 0
     if arguments.serve:
-        _serve(arguments.serve, folder, made)
+        _serve(arguments.serve, folder, generated)
         return 0
     masters = arguments.masters.split(";")
     sides = [(master, way) for master in masters for way in ("whole", "cut")]
@@ -70,12 +70,15 @@ def main() -> int:
     times: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     for turn in range(arguments.runs + 1):
         for side in sides if turn % 2 else reversed(sides):
-            found = _ask(servers[side[0]], side[1])
+            times_of_run = _ask(servers[side[0]], side[1])
             if turn:  # the first turn warms up
-                times[side].append(found)
+                times[side].append(times_of_run)
     for server in servers.values():
         server.communicate()
-    print(f"{made.codec}, {made.closed_size / 1e6:.0f} MB in one segment, {made.cleaned_records} records")
+    print(
+        f"{generated.codec}, {generated.closed_size / 1e6:.0f} MB in one segment, "
+        f"{generated.cleaned_records} records"
+    )
     for side in sides:
         seconds, processor = zip(*times[side], strict=True)
         print(
@@ -85,9 +88,12 @@ def main() -> int:
     return 0
 
 
-def _print_steps(folder: Path, made: Generated) -> None:
+def _print_steps(folder: Path, generated: Generated) -> None:
     """Rewrite the group whole, and cut for 2, 4 and 16 workers; prints processor seconds."""
-    print(f"{made.codec}, {made.closed_size / 1e6:.0f} MB in one segment, {made.distinct_keys} keys")
+    print(
+        f"{generated.codec}, {generated.closed_size / 1e6:.0f} MB in one segment, "
+        f"{generated.distinct_keys} keys"
+    )
     with planned_cleaning(folder) as (planned, _):
         buffers = Buffers()
         for workers in (1, 2, 4, 16):
@@ -130,14 +136,14 @@ def _ask(server: subprocess.Popen[str], way: str) -> list[float]:
     raise SystemExit(f"a session has ended with {server.wait()}")
 
 
-def _serve(master: str, folder: Path, made: Generated) -> None:
+def _serve(master: str, folder: Path, generated: Generated) -> None:
     """Clean once for each line of the standard input, which says how."""
     engine = SparkEngine(start_session(master))
     threshold = work.MIN_CUT_BYTES
     for line in sys.stdin:
         work.MIN_CUT_BYTES = threshold if line.strip() == "cut" else NEVER
         before = processor_seconds()
-        seconds = clean_once(engine, folder, made)
+        seconds = clean_once(engine, folder, generated)
         print(json.dumps([seconds, processor_seconds() - before]), flush=True)
 
 

@@ -45,13 +45,13 @@ class ReadyBatches(DataSource):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, rows: int, tasks: int, wanted: pa.Schema) -> None:
-        self._rows, self._tasks, self._schema = rows, tasks, wanted
+    def __init__(self, rows: int, tasks: int, arrow_schema: pa.Schema) -> None:
+        self._rows, self._tasks, self._schema = rows, tasks, arrow_schema
 
     def partitions(self) -> list[InputPartition]:
         """Each has a task's rows."""
-        each, more = divmod(self._rows, self._tasks)
-        return [InputPartition(each + (number < more)) for number in range(self._tasks)]
+        rows, more = divmod(self._rows, self._tasks)
+        return [InputPartition(rows + (number < more)) for number in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The same batch, and at last a part of it."""
@@ -61,31 +61,31 @@ class _Reader(DataSourceReader):
 def ready_by_map(spark: SparkSession, rows: int, columns: str | None) -> DataFrame:
     """The same rows by ``mapInArrow``, a task a core."""
     tasks = spark.sparkContext.defaultParallelism
-    wanted = schema(columns.split(",") if columns else None)
-    task = functools.partial(_ready_task, wanted, rows, tasks)
-    return spark.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(wanted))
+    arrow_schema = schema(columns.split(",") if columns else None)
+    task = functools.partial(_ready_task, arrow_schema, rows, tasks)
+    return spark.range(0, tasks, 1, tasks).mapInArrow(task, from_arrow_schema(arrow_schema))
 
 
 def _ready_task(
-    wanted: pa.Schema, rows: int, tasks: int, batches: Iterator[pa.RecordBatch]
+    arrow_schema: pa.Schema, rows: int, tasks: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for number in task_numbers(batches):
-        yield from _batches(wanted, rows * (number + 1) // tasks - rows * number // tasks)
+        yield from _batches(arrow_schema, rows * (number + 1) // tasks - rows * number // tasks)
 
 
-def _batches(wanted: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+def _batches(arrow_schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
     freeze_imports()
-    batch, left = _batch(wanted), rows
-    while left:
-        count = min(left, ROWS)
+    batch, remaining = _batch(arrow_schema), rows
+    while remaining:
+        count = min(remaining, ROWS)
         yield batch.slice(0, count)
-        left -= count
+        remaining -= count
 
 
-def _batch(wanted: pa.Schema) -> pa.RecordBatch:
+def _batch(arrow_schema: pa.Schema) -> pa.RecordBatch:
     """``ROWS`` rows like the benchmark's log's."""
     numbers = np.arange(ROWS)
-    made = {
+    columns = {
         "key": _bytes(KEY_BYTES),
         "value": _bytes(VALUE_BYTES),
         "topic": pa.repeat(pa.scalar("bench"), ROWS),
@@ -94,7 +94,7 @@ def _batch(wanted: pa.Schema) -> pa.RecordBatch:
         "timestamp": pa.array(numbers * 1000).cast(pa.timestamp("us", tz="UTC")),
         "timestampType": pa.array(np.zeros(ROWS, np.int32)),
     }
-    return pa.RecordBatch.from_arrays([made[name] for name in wanted.names], schema=wanted)
+    return pa.RecordBatch.from_arrays([columns[name] for name in arrow_schema.names], schema=arrow_schema)
 
 
 def _bytes(size: int) -> pa.Array:

@@ -70,8 +70,8 @@ class RunningSession:
         """Clean a directory in place; the seconds. Raises NotCleanedError unless all logs of ``topics`` were
         cleaned."""
         assert self._process.stdin is not None
-        asked = {"directory": str(directory), "config_file": str(config_file), "spread": spread}
-        self._process.stdin.write(json.dumps(asked) + "\n")
+        request = {"directory": str(directory), "config_file": str(config_file), "spread": spread}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._answer()
         refuse_uncleaned([log for log in answer["logs"] if log[0] in topics])

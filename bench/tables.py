@@ -67,10 +67,12 @@ def measure_tables(
     generated = generate(folder, size_mb * 1_000_000, "none")
     arguments = (folder, size_mb, repetitions, *(() if kafka_folder is None else (kafka_folder,)))
     command = [sys.executable, "-m", "bench.tables", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise WrongResultError(f"bench.tables ended with {done.returncode}")
-    times = {name: QueryTimes(**fields) for name, fields in json.loads(done.stdout.splitlines()[-1]).items()}
+    completed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if completed.returncode:
+        raise WrongResultError(f"bench.tables ended with {completed.returncode}")
+    times = {
+        name: QueryTimes(**fields) for name, fields in json.loads(completed.stdout.splitlines()[-1]).items()
+    }
     figures = []
     for name, goal in GOALS.items():
         for other in (name, name + READY, name + SOURCE, name + SOURCE + READY):
@@ -99,7 +101,7 @@ def _beside_kafka(times: Mapping[str, QueryTimes]) -> list[Figure]:
     figures = []
     for name, goal in KAFKA_GOALS.items():
         theirs = f"{KAFKA}, {name}"
-        faster = min(times[theirs], times[theirs + TASK_A_CORE], key=lambda each: each.seconds)
+        faster = min(times[theirs], times[theirs + TASK_A_CORE], key=lambda side: side.seconds)
         figures += _beside(f"{name}, whole query", times[name], theirs, faster, goal)
         by_source = times[name + SOURCE]
         ratio = faster.seconds / by_source.seconds

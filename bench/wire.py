@@ -39,8 +39,8 @@ def main() -> None:
     """Print a row for each message."""
     sent = PartitionProduceData(records=bytes(16_000))
     stored = PartitionProduceResponse(base_offset=5)
-    asked = tuple(FetchPartition(partition=number) for number in range(PARTITIONS))
-    found = tuple(PartitionData(partition_index=number) for number in range(PARTITIONS))
+    requested = tuple(FetchPartition(partition=number) for number in range(PARTITIONS))
+    fetched = tuple(PartitionData(partition_index=number) for number in range(PARTITIONS))
     messages = {
         "Produce, 16 KB": ProduceRequest(
             topic_data=(TopicProduceData(topic_id=TOPIC_ID, partition_data=(sent,)),)
@@ -49,10 +49,10 @@ def main() -> None:
             responses=(TopicProduceResponse(topic_id=TOPIC_ID, partition_responses=(stored,)),)
         ),
         f"Fetch, {PARTITIONS} partitions": FetchRequest(
-            topics=(FetchTopic(topic_id=TOPIC_ID, partitions=asked),)
+            topics=(FetchTopic(topic_id=TOPIC_ID, partitions=requested),)
         ),
         "its answer, without records": FetchResponse(
-            responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=found),)
+            responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=fetched),)
         ),
     }
     for name, message in messages.items():

@@ -45,10 +45,10 @@ def main() -> int:
         "clean", *log_dirs, "--in-place", "--all-topics", "--engine=spark", f"--now-ms={NOW_MS}"
     )
     show(clean)
-    done = subprocess.run(clean, check=False, stdout=subprocess.PIPE, text=True)
-    *_, summary = done.stdout.splitlines() or [""]
+    completed = subprocess.run(clean, check=False, stdout=subprocess.PIPE, text=True)
+    *_, summary = completed.stdout.splitlines() or [""]
     print(f"…\n{summary}\n\nA Kafka 4.3 broker starts on {OUT}.", flush=True)
-    return done.returncode
+    return completed.returncode
 
 
 if __name__ == "__main__":

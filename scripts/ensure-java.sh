@@ -67,9 +67,9 @@ advice() {
 }
 
 if usable; then exit 0; fi
-found=$(java_version)
+version=$(java_version)
 if [ -n "${JAVA_HOME:-}" ]; then
-    fail "JAVA_HOME=$JAVA_HOME has Java ${found:-(none)}; Spark needs Java 17 or 21: point JAVA_HOME at one, or unset it"
+    fail "JAVA_HOME=$JAVA_HOME has Java ${version:-(none)}; Spark needs Java 17 or 21: point JAVA_HOME at one, or unset it"
 fi
 if [ "$(id -u)" -eq 0 ] && [ "$(uname -s)" != Darwin ] && install_java && usable; then exit 0; fi
-fail "Spark needs Java 17 or 21${found:+ (found $found)}: $(advice)"
+fail "Spark needs Java 17 or 21${version:+ (found $version)}: $(advice)"

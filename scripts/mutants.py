@@ -105,7 +105,7 @@ class Place:
     changed: str
 
 
-PLACE = tuple(each.name for each in fields(Place))
+PLACE = tuple(column.name for column in fields(Place))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -535,7 +535,7 @@ def source_of(path: str) -> str:
 
 
 def first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
 
 
 def lines_of_statement(tree: ast.AST, line: int) -> range:

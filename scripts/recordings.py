@@ -40,7 +40,7 @@ RECORDINGS = (
 
 def output_of(arguments: tuple[str, ...], folder: Path) -> str:
     """What a command prints in ``folder``, errors after the rest, and its exit status if it is not 0."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "siltstone", *arguments],
         cwd=folder,
         env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT / "src"), "PYTHONIOENCODING": "utf-8"},
@@ -49,8 +49,8 @@ def output_of(arguments: tuple[str, ...], folder: Path) -> str:
         encoding="utf-8",
         check=False,
     )
-    lines = [line.rstrip() for line in (done.stdout + done.stderr).splitlines()]
-    lines += [f"(exit status {done.returncode})"] if done.returncode else []
+    lines = [line.rstrip() for line in (completed.stdout + completed.stderr).splitlines()]
+    lines += [f"(exit status {completed.returncode})"] if completed.returncode else []
     text = "\n".join(lines).replace(f"{folder}/", "").replace(str(folder), ".")
     text = re.sub(r"\d{8}T\d{6}Z-[0-9a-f]{6}", "RUN", text)
     return re.sub(r"\d+\.\d s$", "N s", text, flags=re.MULTILINE)

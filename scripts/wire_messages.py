@@ -56,8 +56,8 @@ from siltstone.broker.wire.api import Api
 def definition(jar: zipfile.ZipFile, name: str) -> dict[str, Any]:
     """Kafka's definition of a message: JSON with comments."""
     text = jar.read(f"common/message/{name}.json").decode()
-    found: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
-    return found
+    message: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return message
 
 
 def versions(text: str) -> tuple[int, int]:
@@ -99,21 +99,21 @@ def annotation(field: dict[str, Any], valid: tuple[int, int]) -> tuple[str, str]
 
 
 def _default(field: dict[str, Any], kind: str, is_array: bool, is_struct: bool) -> str:
-    given = field.get("default")
-    if given == "null":
+    default = field.get("default")
+    if default == "null":
         return "None"
     if is_array:
         return "()"
     if is_struct:
         return f"field(default_factory={kind})"
-    if given is None or given == "":
+    if default is None or default == "":
         return _DEFAULTS.get(kind, "0")
     if kind == "bool":
-        return str(str(given).lower() == "true")
-    return repr(given) if kind == "string" else str(int(str(given), 0))
+        return str(str(default).lower() == "true")
+    return repr(default) if kind == "string" else str(int(str(default), 0))
 
 
-def told_apart(request: dict[str, Any], response: dict[str, Any]) -> list[dict[str, Any]]:
+def with_distinct_structures(request: dict[str, Any], response: dict[str, Any]) -> list[dict[str, Any]]:
     """Both; where the response has another structure of the same name, its own begins with ``Response``."""
     of_request = dict(structures_of(request["fields"]))
     names = {
@@ -121,12 +121,14 @@ def told_apart(request: dict[str, Any], response: dict[str, Any]) -> list[dict[s
     }
 
     def renamed(fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        found = []
+        renamed_fields = []
         for field in fields:
             array, kind = "[]" * field["type"].startswith("[]"), field["type"].removeprefix("[]")
             inner = {"fields": renamed(field["fields"])} if field.get("fields") else {}
-            found.append({**field, "type": array + ("Response" if kind in names else "") + kind, **inner})
-        return found
+            renamed_fields.append(
+                {**field, "type": array + ("Response" if kind in names else "") + kind, **inner}
+            )
+        return renamed_fields
 
     return [request, {**response, "fields": renamed(response["fields"])}]
 
@@ -135,7 +137,7 @@ def structures_of(fields: list[dict[str, Any]]) -> Iterator[tuple[str, list[dict
     """(name, fields) of the structures in a message's fields, without what is said of them."""
     for field in fields:
         if field.get("fields"):
-            inner = [{**each, "about": None} for each in field["fields"]]
+            inner = [{**inner_field, "about": None} for inner_field in field["fields"]]
             yield field["type"].removeprefix("[]"), inner
             yield from structures_of(field["fields"])
 
@@ -145,7 +147,7 @@ def uses(fields: list[dict[str, Any]], kind: str) -> list[str]:
     return [field["name"] for field in fields if field["type"].removeprefix("[]") == kind]
 
 
-def _told(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     return " and ".join(f"``{name[0].lower() + name[1:]}``" for name in names)
 
 
@@ -161,7 +163,7 @@ def structures(message: dict[str, Any], written: dict[str, list[str]]) -> Iterat
             kind = field["type"].removeprefix("[]")
             if kind[0].isupper():
                 inner = field.get("fields") or common[kind]["fields"]
-                yield from of(kind, inner, f"The type of {_told(uses(fields, kind))} in {name}.")
+                yield from of(kind, inner, f"The type of {_listed(uses(fields, kind))} in {name}.")
             python, default = annotation(field, valid)
             lines.append(f"    {snake(field['name'])}: {python} = {default}\n")
         if written.setdefault(name, lines) is not lines:
@@ -219,7 +221,9 @@ def main(jar_path: str) -> None:
     rows = []
     with zipfile.ZipFile(jar_path) as jar:
         for name in APIS:
-            messages = told_apart(*(definition(jar, name + kind) for kind in ("Request", "Response")))
+            messages = with_distinct_structures(
+                *(definition(jar, name + kind) for kind in ("Request", "Response"))
+            )
             (WIRE / f"messages/{snake(name)}.py").write_text(module(name, messages))
             low, high = versions(messages[0]["validVersions"])
             high -= bool(messages[0].get("latestVersionUnstable"))  # Kafka announces it only when asked to

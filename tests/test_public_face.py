@@ -41,7 +41,7 @@ def test_every_public_method_has_a_docstring() -> None:
                     assert inspect.getdoc(getattr(value, method)), f"{name}.{method}"
 
 
-def test_help_shows_the_face(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_signatures_and_docstrings(capsys: pytest.CaptureFixture[str]) -> None:
     help(st)
     help(st.open)
     shown = capsys.readouterr().out
@@ -72,10 +72,10 @@ def checked(*command: str | Path, cwd: Path) -> str:
     program = cwd / "program.py"
     shutil.copy(PROGRAM, program)
     environment = {**os.environ, "MYPYPATH": "", "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(
+    completed = subprocess.run(
         [*command, program], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr
 
 
 def expected() -> list[str]:

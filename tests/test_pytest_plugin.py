@@ -88,22 +88,24 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     command += [f"--rootdir={folder}", f"--basetemp={folder / 'base'}"]
     # To load the plugins of all that is installed takes seconds.
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
+    completed = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return completed.stdout + completed.stderr
 
 
 def outcomes(output: str, name: str) -> list[str]:
     """How the tests of a file came out, in order of the words."""
-    found = re.findall(rf"^([A-Z]+) test_{name}\.py::test_", output, re.MULTILINE)
-    assert found, output
-    return sorted(found)
+    results = re.findall(rf"^([A-Z]+) test_{name}\.py::test_", output, re.MULTILINE)
+    assert results, output
+    return sorted(results)
 
 
 def test_the_example_of_the_plugin_passes(output: str) -> None:
     assert outcomes(output, "example") == ["PASSED"], output
 
 
-def test_its_fixtures_clean_and_keep_time_and_say_what_cannot_be_cleaned(output: str) -> None:
+def test_the_fixtures_clean_and_keep_time_and_say_what_cannot_be_cleaned(output: str) -> None:
     assert outcomes(output, "fixtures") == ["FAILED", "PASSED", "PASSED"], output
     assert re.search("^.*users-0 was not compacted: ", output, re.MULTILINE)
 

@@ -193,8 +193,8 @@ def functions_take_few_parameters(module: Module) -> Iterator[Offence]:
     """What needs more than so many takes a record of them; kernels a NamedTuple of arrays."""
     for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            given = node.args
-            count = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+            arguments = node.args
+            count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
             if count > PARAMETERS_MAX:
                 yield node.lineno, f"function {node.name} has {count} parameters, over {PARAMETERS_MAX}"
 
@@ -243,8 +243,8 @@ def is_path_access(module: Module, method: ast.Attribute) -> bool:
         return True
     if method.attr not in PATH_METHODS_OF_OTHERS:
         return False
-    made = module.full_name(method.value.func) if isinstance(method.value, ast.Call) else None
-    return made in ("pathlib.Path", "pathlib.PosixPath") or receiver.lower().endswith(PATH_NAMES)
+    constructor = module.full_name(method.value.func) if isinstance(method.value, ast.Call) else None
+    return constructor in ("pathlib.Path", "pathlib.PosixPath") or receiver.lower().endswith(PATH_NAMES)
 
 
 def time_comes_from_the_clock(module: Module) -> Iterator[Offence]:

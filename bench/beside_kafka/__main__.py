@@ -29,7 +29,7 @@ from tests.support.kafka.jars import java, kafka_version
 OUT = Path(__file__).resolve().parents[1] / "out" / "beside-kafka"
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(command_line: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.beside_kafka",
         description="Our cleaner beside Kafka's own, on twin directories.",
@@ -45,9 +45,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=OUT, help="where workloads are produced and kept")
     parser.add_argument("--produce-only", action="store_true", help="produce, and measure nothing")
     parser.add_argument("--json", type=Path, help="write every run to this file")
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(command_line)
     try:
-        arguments.chosen = [each.scaled(arguments.scale) for each in chosen(arguments.workloads)]
+        arguments.chosen = [workload.scaled(arguments.scale) for workload in chosen(arguments.workloads)]
         arguments.plan = _plan(arguments)
     except ValueError as error:
         parser.error(str(error))
@@ -70,7 +70,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def _machine() -> dict[str, object]:
     """Where and when, to be written beside the figures."""
-    said = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr
+    version = subprocess.run([java(), "-version"], capture_output=True, text=True, check=False).stderr
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "command": shlex.join(["python", "-m", "bench.beside_kafka", *sys.argv[1:]]),
@@ -79,25 +79,25 @@ def _machine() -> dict[str, object]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9),
         "load_before": os.getloadavg()[0],
         "python": platform.python_version(),
-        "java": said.splitlines()[0] if said else "",
+        "java": version.splitlines()[0] if version else "",
         "kafka": kafka_version(),
     }
 
 
 def _break_even(measured: Sequence[Results], caches: Sequence[str]) -> str:
-    sizes = {each.name for each in BREAK_EVEN}
-    found = [each for each in measured if each.workload.name in sizes]
+    sizes = {workload.name for workload in BREAK_EVEN}
+    results_by_size = [results for results in measured if results.workload.name in sizes]
     lines = []
-    for cache in caches if len(found) > 1 else ():
-        for than, size in break_even(found, cache).items():
+    for cache in caches if len(results_by_size) > 1 else ():
+        for than, size in break_even(results_by_size, cache).items():
             text = "not in these sizes" if size is None else f"from about {size:,.1f} MB"
             lines.append(f"- {cache}: faster than {than} {text}")
     return "\n".join(["**break-even**", "", *lines]) + "\n" if lines else ""
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(command_line: Sequence[str] | None = None) -> int:
     """Measure what was chosen; the exit status."""
-    arguments = _arguments(given)
+    arguments = _arguments(command_line)
     machine, measured = _machine(), []
     try:
         for workload in arguments.chosen:
@@ -112,7 +112,7 @@ def main(given: Sequence[str] | None = None) -> int:
         return 1
     finally:
         if arguments.json is not None:
-            document = {**machine, "workloads": [each.to_json() for each in measured]}
+            document = {**machine, "workloads": [results.to_json() for results in measured]}
             arguments.json.write_text(json.dumps(document, indent=1))
     print(_break_even(measured, arguments.plan.caches), end="")
     print("\n".join(f"- {name}: {value}" for name, value in machine.items()))

@@ -103,9 +103,9 @@ class MeasuredBroker(Broker):
     def own_words(self, topic: str, since: int = 0) -> OwnWords:
         """From the lines of its log behind byte ``since``; once it is stopped, since the last comes late."""
         text = self.log_file.read_bytes()[since:].decode(errors="replace")
-        begun, maps, done = (_times(pattern, text, topic) for pattern in (_BEGIN, _MAP, _DONE))
-        assert begun and done, f"no cleaning of {topic} in the broker's log\n{self.diagnosis()}"
-        seconds = max(when for when, _ in done) - min(when for when, _ in begun)
+        begun, maps, ended = (_times(pattern, text, topic) for pattern in (_BEGIN, _MAP, _DONE))
+        assert begun and ended, f"no cleaning of {topic} in the broker's log\n{self.diagnosis()}"
+        seconds = max(when for when, _ in ended) - min(when for when, _ in begun)
         passes = Counter(name for _, name in maps)
         return OwnWords(seconds=seconds.total_seconds(), passes=max(passes.values()))
 
@@ -114,13 +114,13 @@ class MeasuredBroker(Broker):
         return self.log_file.stat().st_size
 
     def _wait(self, topic: str, ends: Sequence[int]) -> None:
-        path, seen = self.log_dirs[0] / CHECKPOINT, -1
+        path, changed_before = self.log_dirs[0] / CHECKPOINT, -1
         deadline = time.monotonic() + CLEANER_TIMEOUT_S
         while time.monotonic() < deadline:
             changed = path.stat().st_mtime_ns if path.exists() else -1
-            if changed != seen:
-                seen, found = changed, checkpoint(self.log_dirs[0], CHECKPOINT)
-                if all(found.get((topic, number), 0) >= end for number, end in enumerate(ends)):
+            if changed != changed_before:
+                changed_before, checkpoints = changed, checkpoint(self.log_dirs[0], CHECKPOINT)
+                if all(checkpoints.get((topic, number), 0) >= end for number, end in enumerate(ends)):
                     return
             time.sleep(POLL_S)
         raise AssertionError(
@@ -130,5 +130,5 @@ class MeasuredBroker(Broker):
 
 def _times(pattern: re.Pattern[str], text: str, topic: str) -> list[tuple[datetime, str]]:
     """When the lines were written, and of which partition of the topic they tell."""
-    found = pattern.findall(text)
-    return [(datetime.strptime(when, _CLOCK), name) for when, name in found if name.startswith(f"{topic}-")]
+    lines = pattern.findall(text)
+    return [(datetime.strptime(when, _CLOCK), name) for when, name in lines if name.startswith(f"{topic}-")]

@@ -46,13 +46,13 @@ class Results:
 
     def median(self, side: str, cache: str, what: str = "wall") -> float | None:
         """Median of one figure; None when it was not measured."""
-        found = [getattr(each, what) for each in self.runs.get((side, cache), [])]
-        return None if not found or found[0] is None else statistics.median(found)
+        values = [getattr(run, what) for run in self.runs.get((side, cache), [])]
+        return None if not values or values[0] is None else statistics.median(values)
 
     def faster(self, side: str, cache: str, than: str) -> float | None:
         """How many times as fast as another side, by the wall clock from outside."""
-        mine, theirs = self.median(side, cache), self.median(than, cache)
-        return None if not mine or theirs is None else theirs / mine
+        seconds, other_seconds = self.median(side, cache), self.median(than, cache)
+        return None if not seconds or other_seconds is None else other_seconds / seconds
 
     def to_json(self) -> dict[str, object]:
         """Numbers for machines: every run."""
@@ -108,13 +108,13 @@ def _goals(results: Results) -> list[str]:
     lines = []
     for cache in dict.fromkeys(cache for _, cache in results.runs):
         for than, goal in goals.items():
-            found = results.faster(SPARK, cache, than)
-            if goal is not None and found is not None:
-                verdict = "reached" if found >= goal else "not reached"
-                lines.append(f"- {cache}: {found:.1f}x against {than}, goal {goal:g}x: {verdict}")
-        mine, theirs = (results.median(side, cache, "processor") for side in (SPARK, KAFKA_TUNED))
-        if mine and theirs:
-            lines.append(f"- {cache}: {theirs / mine:.1f}x fewer processor seconds than {KAFKA_TUNED}")
+            ratio = results.faster(SPARK, cache, than)
+            if goal is not None and ratio is not None:
+                verdict = "reached" if ratio >= goal else "not reached"
+                lines.append(f"- {cache}: {ratio:.1f}x against {than}, goal {goal:g}x: {verdict}")
+        ours, theirs = (results.median(side, cache, "processor") for side in (SPARK, KAFKA_TUNED))
+        if ours and theirs:
+            lines.append(f"- {cache}: {theirs / ours:.1f}x fewer processor seconds than {KAFKA_TUNED}")
     return ["", *lines] if lines else []
 
 
@@ -127,8 +127,8 @@ def break_even(results: Sequence[Results], cache: str) -> Mapping[str, float | N
 
 
 def _crossing(results: Sequence[Results], cache: str, than: str) -> float | None:
-    found = [(result.made.size / _MB, result.faster(SPARK, cache, than)) for result in results]
-    points = sorted((size, ratio) for size, ratio in found if ratio is not None)
+    ratios = [(result.made.size / _MB, result.faster(SPARK, cache, than)) for result in results]
+    points = sorted((size, ratio) for size, ratio in ratios if ratio is not None)
     if not points or points[-1][1] < 1:
         return None
     below = [point for point in points if point[1] < 1]

@@ -41,22 +41,22 @@ def observe(root: int | None, folders: Sequence[Path]) -> Iterator[Observed]:
 
     ``root`` None: only the wall clock and the disk.
     """
-    found = Observed()
-    observer = _Observer(root, folders, found)
+    observed = Observed()
+    observer = _Observer(root, folders, observed)
     began = time.perf_counter()
     observer.start()
     try:
-        yield found
+        yield observed
     finally:
-        found.wall = found.wall or time.perf_counter() - began
+        observed.wall = observed.wall or time.perf_counter() - began
         observer.finish()
 
 
 class _Observer(threading.Thread):
-    def __init__(self, root: int | None, folders: Sequence[Path], found: Observed) -> None:
+    def __init__(self, root: int | None, folders: Sequence[Path], observed: Observed) -> None:
         super().__init__(daemon=True)
         self._root = None if root is None else psutil.Process(root)
-        self._folders, self._found = folders, found
+        self._folders, self._observed = folders, observed
         self._over = threading.Event()
         self._tree: dict[int, psutil.Process] = {}
         self._first: dict[int, tuple[float, int]] = {}
@@ -85,8 +85,8 @@ class _Observer(threading.Thread):
         self._look_at_disk()
         for pid, (processor, written) in self._last.items():
             before = self._first.get(pid, (0.0, 0))
-            self._found.processor += processor - before[0]
-            self._found.written += written - before[1]
+            self._observed.processor += processor - before[0]
+            self._observed.written += written - before[1]
 
     def _search(self, *, new: bool) -> None:
         """Find the tree; what a new process has taken since its start counts."""
@@ -99,7 +99,7 @@ class _Observer(threading.Thread):
                     self._first[process.pid] = (0.0, 0) if new else _taken(process)
 
     def _look_at_disk(self) -> None:
-        self._found.disk = max(self._found.disk, disk_usage(self._folders) - self._disk)
+        self._observed.disk = max(self._observed.disk, disk_usage(self._folders) - self._disk)
 
     def _look(self) -> None:
         memory = 0
@@ -109,7 +109,7 @@ class _Observer(threading.Thread):
                 memory += process.memory_info().rss
             except psutil.Error:
                 del self._tree[pid]
-        self._found.memory = max(self._found.memory, memory)
+        self._observed.memory = max(self._observed.memory, memory)
 
 
 def _taken(process: psutil.Process) -> tuple[float, int]:

@@ -115,7 +115,8 @@ class _Production:
             size=sum(self._closed_size(number, base) for number, base in enumerate(bases)),
             ends=bases,
             expected=[
-                each.expected(keys, base) for each, keys, base in zip(sent, distinct, bases, strict=True)
+                partition.expected(keys, base)
+                for partition, keys, base in zip(sent, distinct, bases, strict=True)
             ],
         )
 

@@ -60,9 +60,9 @@ def measure(workload: Workload, folder: Path, plan: Plan) -> Results:
         for cache in plan.caches:
             for number in range(plan.runs):
                 for side in plan.sides if number % 2 == 0 else reversed(plan.sides):
-                    found = rounds.run(side, cold=cache == COLD)
-                    results.runs[side, cache].append(found)
-                    say(f"{workload.name}: {side}, {cache}: {found.wall:.2f} s")
+                    run = rounds.run(side, cold=cache == COLD)
+                    results.runs[side, cache].append(run)
+                    say(f"{workload.name}: {side}, {cache}: {run.wall:.2f} s")
     return results
 
 
@@ -90,10 +90,10 @@ class _Rounds:
         if side in SESSIONS:
             self._start(side)
         with twin_of(self._folder / "pristine", real=self._plan.real_copies, aside=self._aside) as twin:
-            found = self._measure(side, twin, cold=cold)
+            measured = self._measure(side, twin, cold=cold)
             if side != COPY:
                 self._check(side, twin)
-        return found
+        return measured
 
     def _measure(self, side: str, twin: Path, *, cold: bool) -> Measured:
         if side in VARIANTS:
@@ -134,14 +134,14 @@ class _Rounds:
             session.warm_up(twin)
 
     def _check(self, side: str, twin: Path) -> None:
-        found = {MAIN: contents_of(twin, MAIN, self._workload.partitions)}
-        found[IDLE] = contents_of(twin, IDLE, self._workload.idle_partitions)
-        counts = [each.records for each in found[MAIN]]
+        contents = {MAIN: contents_of(twin, MAIN, self._workload.partitions)}
+        contents[IDLE] = contents_of(twin, IDLE, self._workload.idle_partitions)
+        counts = [partition_contents.records for partition_contents in contents[MAIN]]
         if counts != self._made.expected:
             raise OtherRecordsError(f"{side} left {counts} records, {self._made.expected} expected")
         if self._contents is None:
-            self._contents = found
-        elif self._contents != found:
+            self._contents = contents
+        elif self._contents != contents:
             raise OtherRecordsError(f"{side} left other records than the side before it")
 
 

@@ -56,11 +56,11 @@ def one_shot(side: str, twin: Path, workload: Workload, master: str) -> tuple[Ob
     began = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_environment())
     with observe(process.pid, [twin, spill]) as observed:
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         observed.wall = time.perf_counter() - began
     if process.returncode:
         raise NotCleanedError(f"siltstone clean ended with exit code {process.returncode}")
-    logs = [each for each in json.loads(said)["logs"] if each["topic"] == MAIN]
+    logs = [log for log in json.loads(output)["logs"] if log["topic"] == MAIN]
     refuse_uncleaned([[log["topic"], log["partition"], log["status"], log["reason"]] for log in logs])
     return observed, observed.wall
 

@@ -65,8 +65,8 @@ class Workload:
     @property
     def topics(self) -> dict[str, int]:
         """Every topic's number of partitions."""
-        found = {MAIN: self.partitions, WARM_UP: 1, IDLE: self.idle_partitions}
-        return {name: count for name, count in found.items() if count}
+        counts = {MAIN: self.partitions, WARM_UP: 1, IDLE: self.idle_partitions}
+        return {name: count for name, count in counts.items() if count}
 
     @property
     def warm_up(self) -> Workload:
@@ -144,12 +144,12 @@ def chosen(names: str) -> list[Workload]:
 
     Raises ValueError.
     """
-    known = {each.name: [each] for each in (*WORKLOADS, *BREAK_EVEN)}
+    known = {workload.name: [workload] for workload in (*WORKLOADS, *BREAK_EVEN)}
     known |= {"all": list(WORKLOADS), "break-even": list(BREAK_EVEN)}
     unknown = [name for name in names.split(",") if name not in known]
     if unknown:
         raise ValueError(f"no workload {', '.join(unknown)}; there are {', '.join(known)}")
-    return [each for name in names.split(",") for each in known[name]]
+    return [workload for name in names.split(",") for workload in known[name]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,38 +168,38 @@ class RecordMaker:
         self._shape, self._partitions = shape, partitions
         self._random = np.random.default_rng(seed)
         space = max(1, shape.keys // shape.partitions)
-        self._seen = np.zeros((partitions, space), np.bool_)
+        self._is_used = np.zeros((partitions, space), np.bool_)
         self._recent: list[list[np.ndarray]] = [[] for _ in range(partitions)]
 
     def distinct(self, partition: int) -> int:
         """How many keys the records of a partition have had so far."""
-        return int(np.count_nonzero(self._seen[partition]))
+        return int(np.count_nonzero(self._is_used[partition]))
 
     def first(self) -> Iterator[Chunk]:
         """All records but the updates, the partitions in turns."""
-        each = self._shape.records // self._shape.all_partitions
-        yield from self._chunks(each, recent=False)
+        records = self._shape.records // self._shape.all_partitions
+        yield from self._chunks(records, recent=False)
 
     def updates(self) -> Iterator[Chunk]:
         """The updates that follow on them."""
         yield from self._chunks(self._shape.updates // self._shape.partitions, recent=self._shape.recent)
 
-    def _chunks(self, each: int, *, recent: bool) -> Iterator[Chunk]:
+    def _chunks(self, records: int, *, recent: bool) -> Iterator[Chunk]:
         step = max(1, CHUNK_BYTES // (self._shape.key_size + self._shape.value_size))
-        for start in range(0, each, step):
+        for start in range(0, records, step):
             for partition in range(self._partitions):
-                count = min(step, each - start)
+                count = min(step, records - start)
                 numbers = self._numbers(partition, count, recent=recent)
-                self._seen[partition, numbers] = True
+                self._is_used[partition, numbers] = True
                 if self._shape.recent:
-                    self._recent[partition].append(numbers[max(0, each * 9 // 10 - start) :])
+                    self._recent[partition].append(numbers[max(0, records * 9 // 10 - start) :])
                 yield Chunk(partition=partition, keys=self._keys(numbers), values=self._values(count))
 
     def _numbers(self, partition: int, count: int, *, recent: bool) -> np.ndarray:
         if recent:
             pool = np.concatenate(self._recent[partition])
             return pool[self._random.integers(0, len(pool), count)]
-        return self._random.integers(0, self._seen.shape[1], count)
+        return self._random.integers(0, self._is_used.shape[1], count)
 
     def _keys(self, numbers: np.ndarray) -> list[bytes]:
         size = self._shape.key_size

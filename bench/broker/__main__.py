@@ -53,10 +53,10 @@ def produce_rate(node: Node, topic: str, size: int) -> float:
         heap="512m",
         flags=("-XX:+UseG1GC",),
     )
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    rates = _RATE.findall(done.stdout)
-    assert rates, done.stdout[-2000:] + done.stderr[-2000:]
-    assert int(rates[-1][0]) == RECORDS[size], done.stdout[-2000:]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    rates = _RATE.findall(completed.stdout)
+    assert rates, completed.stdout[-2000:] + completed.stderr[-2000:]
+    assert int(rates[-1][0]) == RECORDS[size], completed.stdout[-2000:]
     return float(rates[-1][1])
 
 
@@ -73,9 +73,9 @@ def consume_rate(node: Node, topic: str, count: int) -> float:
         str(count),
         "2",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return max(int(line.split()[0]) / float(line.split()[2]) for line in done.stdout.splitlines())
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    return max(int(line.split()[0]) / float(line.split()[2]) for line in completed.stdout.splitlines())
 
 
 def measurements(only: Sequence[str]) -> dict[str, Callable[[Node, int], float]]:
@@ -84,7 +84,7 @@ def measurements(only: Sequence[str]) -> dict[str, Callable[[Node, int], float]]
     def produced(size: int) -> Callable[[Node, int], float]:
         return lambda node, turn: produce_rate(node, f"sent-{size}-{turn}", size)
 
-    found: dict[str, Callable[[Node, int], float]] = {
+    measures: dict[str, Callable[[Node, int], float]] = {
         "sequential": lambda node, _: requests_per_second(node.address, "one", in_flight=1, seconds=SECONDS),
         "pipelined": lambda node, _: requests_per_second(
             node.address, "one", in_flight=IN_FLIGHT, seconds=SECONDS
@@ -93,7 +93,7 @@ def measurements(only: Sequence[str]) -> dict[str, Callable[[Node, int], float]]
         "produce 1 KB": produced(1_000),
         "consume 100 B": lambda node, turn: consume_rate(node, f"sent-100-{turn}", RECORDS[100]),
     }
-    return {name: measure for name, measure in found.items() if not only or name.split()[0] in only}
+    return {name: measure for name, measure in measures.items() if not only or name.split()[0] in only}
 
 
 def print_figures(

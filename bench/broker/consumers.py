@@ -140,8 +140,8 @@ def bytes_per_second(address: str, topic: str, end: int, clients: int) -> float:
     """Bytes that clients read a second together, each of them the whole topic, which ends at ``end``."""
     command = [sys.executable, "-m", "bench.broker.consumers", address, topic]
     options = ["--end", str(end), "--clients", str(clients)]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    completed = subprocess.run([*command, *options], capture_output=True, text=True, check=True)
+    return float(completed.stdout)
 
 
 def main() -> None:

@@ -74,14 +74,14 @@ def _wait_for_all(node: Node) -> None:
     """Until every partition tells its end. Kafka answers that a topic is created before its logs are."""
     admin = AdminClient({"bootstrap.servers": node.address, "log_level": 0})
     for number in range(TOPICS):
-        wanted = {
+        offset_specs = {
             TopicPartition(f"many-{number}", partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for partition in range(PARTITIONS)
         }
         end = time.monotonic() + WAIT_SECONDS
         while True:
             try:
-                for answer in admin.list_offsets(wanted, request_timeout=30).values():
+                for answer in admin.list_offsets(offset_specs, request_timeout=30).values():
                     answer.result(30)
                 break
             except KafkaException:
@@ -92,10 +92,10 @@ def _wait_for_all(node: Node) -> None:
 
 def figures_of_partitions(folder: Path, turns: int) -> dict[str, dict[str, list[float]]]:
     """Each figure by name, and by broker: one for each turn. One broker runs at a time."""
-    found: dict[str, dict[str, list[float]]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
     for turn in range(turns):
         brokers = [("Kafka", _kafka), ("Siltstone", lambda place: siltstone(place, is_new=False))]
         for name, start in brokers[:: 1 if turn % 2 == 0 else -1]:
             for figure, value in _measured(start, folder / name.lower() / str(turn)).items():
-                found.setdefault(figure, {}).setdefault(name, []).append(value)
-    return found
+                figures.setdefault(figure, {}).setdefault(name, []).append(value)
+    return figures

@@ -85,7 +85,7 @@ def latencies_ms(address: str, topic: str, *, rate: float, seconds: float) -> li
     due.
     """
     host, _, port = address.partition(":")
-    frame, found = produce_frame(topic), list[float]()
+    frame, latencies = produce_frame(topic), list[float]()
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = connection.makefile("rb", buffering=1 << 16)
@@ -98,8 +98,8 @@ def latencies_ms(address: str, topic: str, *, rate: float, seconds: float) -> li
                 time.sleep(early)
             connection.sendall(frame)
             _answer(answers)
-            found.append((time.perf_counter() - due) * 1_000)
-    return sorted(found)
+            latencies.append((time.perf_counter() - due) * 1_000)
+    return sorted(latencies)
 
 
 def _answer(answers: socket.SocketIO) -> bytes:

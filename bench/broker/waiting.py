@@ -29,10 +29,10 @@ def figures_of_waiting(folder: Path, turns: int) -> dict[str, dict[str, list[flo
 
     Half load is half of the slower broker's.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    figures: dict[str, dict[str, list[float]]] = {}
 
     def note(figure: str, node: Node, value: float) -> None:
-        found.setdefault(figure, {}).setdefault(node.name, []).append(value)
+        figures.setdefault(figure, {}).setdefault(node.name, []).append(value)
 
     with kafka(folder / "kafka") as theirs, siltstone(folder / "siltstone") as ours:
         for node in (theirs, ours):
@@ -45,7 +45,7 @@ def figures_of_waiting(folder: Path, turns: int) -> dict[str, dict[str, list[flo
                 topic = f"full-{turn}"
                 with _beside_consumers(node, topic):
                     note(FULL, node, requests_per_second(node.address, topic, in_flight=1, seconds=SECONDS))
-            half = min(found[FULL][node.name][-1] for node in nodes) / 2
+            half = min(figures[FULL][node.name][-1] for node in nodes) / 2
             for node in nodes:
                 topic = f"half-{turn}"
                 with _beside_consumers(node, topic):
@@ -58,7 +58,7 @@ def figures_of_waiting(folder: Path, turns: int) -> dict[str, dict[str, list[flo
                 before = node.cpu_seconds()
                 note(READ, node, bytes_per_second(node.address, "read", BATCHES, CLIENTS) / 1e6)
                 note("10 clients read: processor, s", node, node.cpu_seconds() - before)
-    return found
+    return figures
 
 
 @contextlib.contextmanager

@@ -33,15 +33,15 @@ class Environment:
 
 def make_environment(folder: Path) -> Environment:
     """Fetch what is not there yet. Raises subprocess.CalledProcessError, FileNotFoundError without mvn."""
-    found = ElementTree.parse(POM).findtext(f"{_SPACE}properties/{_SPACE}spark.version")
-    assert found, f"{POM.name}: no spark.version"
-    venv, jars = folder / f"venv-{found}", folder / f"jars-{found}"
+    spark_version = ElementTree.parse(POM).findtext(f"{_SPACE}properties/{_SPACE}spark.version")
+    assert spark_version, f"{POM.name}: no spark.version"
+    venv, jars = folder / f"venv-{spark_version}", folder / f"jars-{spark_version}"
     if not venv.is_dir():
-        _make_venv(venv, found)
+        _make_venv(venv, spark_version)
     if not jars.is_dir():
         _fetch_jars(jars)
     return Environment(
-        python=venv / "bin" / "python", jars=tuple(sorted(jars.glob("*.jar"))), spark_version=found
+        python=venv / "bin" / "python", jars=tuple(sorted(jars.glob("*.jar"))), spark_version=spark_version
     )
 
 

@@ -55,8 +55,8 @@ class KafkaSource:
         line = self._answers.readline()
         if not line:
             raise WrongResultError("the process with Spark's Kafka source ended; its errors are above")
-        found: dict[str, float] = json.loads(line)
-        return found
+        answer: dict[str, float] = json.loads(line)
+        return answer
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ THREADS = {"num_network_threads": "3", "num_io_threads": "8"}
 
 
 @contextlib.contextmanager
-def serving(folder: Path, log: Path, made: Generated) -> Iterator[Broker]:
+def serving(folder: Path, log: Path, generated: Generated) -> Iterator[Broker]:
     """A broker that has the records of the generated directory ``log``, with its files below ``folder``.
 
     Raises WrongResultError where it has not as many.
@@ -39,8 +39,10 @@ def serving(folder: Path, log: Path, made: Generated) -> Iterator[Broker]:
         _replace(directory / str(WHERE), log / str(WHERE))
     with broker:
         end = broker.end_offset(WHERE.topic)
-        if end != made.records:
-            raise WrongResultError(f"the broker has {end} of {made.records} records\n{broker.diagnosis()}")
+        if end != generated.records:
+            raise WrongResultError(
+                f"the broker has {end} of {generated.records} records\n{broker.diagnosis()}"
+            )
         whole.touch()
         yield broker
 

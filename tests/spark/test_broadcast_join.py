@@ -47,26 +47,26 @@ def write_idle(path: Path) -> Path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("prepare", [write_clean_and_dirty, write_idle])
-def test_it_leaves_what_a_shuffle_join_leaves(
+def test_a_broadcast_join_leaves_what_a_shuffle_join_leaves(
     tmp_path: Path, session: SparkSession, prepare: object, way: int
 ) -> None:
-    ours, wanted = (prepare(tmp_path / name) for name in ("ours", "wanted"))  # type: ignore[operator]
+    ours, expected = (prepare(tmp_path / name) for name in ("ours", "expected"))  # type: ignore[operator]
     before = os.listdir(session.sparkContext._temp_dir)  # type: ignore[arg-type]
-    found = clean(
+    result = clean(
         tmp_path / "ours", SparkEngine(session, tasks=2, min_clean_to_dirty_ratio=0, exchange_stage_bytes=way)
     )
-    assert found.status == CLEANED, found.reason
-    assert found == clean(tmp_path / "wanted", InProcessEngine(min_clean_to_dirty_ratio=math.inf))
-    assert logs.tree(ours) == logs.tree(wanted)
+    assert result.status == CLEANED, result.reason
+    assert result == clean(tmp_path / "expected", InProcessEngine(min_clean_to_dirty_ratio=math.inf))
+    assert logs.tree(ours) == logs.tree(expected)
     assert os.listdir(session.sparkContext._temp_dir) == before, "the map's file is gone"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_dirty", [False, True])
-def test_damage_in_a_segment_stops_it(
+def test_damage_in_a_segment_stops_a_broadcast_join(
     tmp_path: Path, session: SparkSession, is_dirty: bool, way: int
 ) -> None:
-    """In a dirty one before anything is looked up."""
+    """In a dirty segment: before anything is looked up in the offset map."""
     partition = write_clean_and_dirty(tmp_path)
     closed = sorted(
         path for path in partition.glob("*.log") if path.stem < f"{50:020d}" and path.stat().st_size
@@ -83,13 +83,13 @@ def test_damage_in_a_segment_stops_it(
     assert logs.tree(partition) == before
 
 
-def lost_dirty_task(*given: Any) -> Iterator[pa.RecordBatch]:
+def lost_dirty_task(*arguments: Any) -> Iterator[pa.RecordBatch]:
     """Reports, but no entries."""
-    yield from (batch for batch in dirty_task(*given) if batch.column("kind")[0].as_py() != rows.DIRTY)
+    yield from (batch for batch in dirty_task(*arguments) if batch.column("kind")[0].as_py() != rows.DIRTY)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_lost_dirty_entry_stops_it(
+def test_a_lost_dirty_entry_stops_a_broadcast_join(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, way: int
 ) -> None:
     partition = write_clean_and_dirty(tmp_path)

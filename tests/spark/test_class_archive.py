@@ -25,24 +25,24 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (jars / name).write_bytes(name.encode())
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.setenv(class_archive.VARIABLE, str(tmp_path / "cache"))
-    found = class_archive.folder()
-    assert found is not None and found.parent == tmp_path / "cache"
-    found.mkdir(parents=True, mode=0o755)
-    return found
+    folder = class_archive.folder()
+    assert folder is not None and folder.parent == tmp_path / "cache"
+    folder.mkdir(parents=True, mode=0o755)
+    return folder
 
 
-def kept(place: Path, java: str = JAVA, data: bytes = b"classes") -> Path:
-    made = place / "made"
-    made.write_bytes(data)
-    made.chmod(0o444)
-    return class_archive.add(made, java)
+def added_archive(place: Path, java: str = JAVA, data: bytes = b"classes") -> Path:
+    archive = place / "made"
+    archive.write_bytes(data)
+    archive.chmod(0o444)
+    return class_archive.add(archive, java)
 
 
 def test_an_archive_is_found_by_the_java_and_the_spark_that_it_was_made_with(
     place: Path, tmp_path: Path
 ) -> None:
     assert class_archive.find(JAVA) is None
-    path = kept(place)
+    path = added_archive(place)
     assert class_archive.find(JAVA) == path
     assert f'"-XX:SharedArchiveFile={path}"' in class_archive.java_options(JAVA)
     assert class_archive.find(JAVA.replace("15", "16")) is None
@@ -55,7 +55,7 @@ def test_an_archive_is_found_by_the_java_and_the_spark_that_it_was_made_with(
 
 
 def test_another_installation_has_another_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(place)
+    added_archive(place)
     monkeypatch.delenv("SPARK_HOME")
     assert class_archive.folder() != place and class_archive.find(JAVA) is None
 
@@ -63,14 +63,14 @@ def test_another_installation_has_another_folder(place: Path, monkeypatch: pytes
 @pytest.mark.parametrize("size", [0, 3, 8])
 def test_an_archive_of_another_size_is_not_used(place: Path, size: int) -> None:
     """Java would die of one that was cut off."""
-    path = kept(place)
+    path = added_archive(place)
     path.chmod(0o644)
     os.truncate(path, size)
     assert class_archive.find(JAVA) is None
 
 
 def test_what_others_could_have_written_is_not_used(place: Path) -> None:
-    path = kept(place)
+    path = added_archive(place)
     path.chmod(0o464)
     assert class_archive.find(JAVA) is None
     path.chmod(0o444)
@@ -82,21 +82,21 @@ def test_what_others_could_have_written_is_not_used(place: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_what_another_user_owns_is_not_used(place: Path) -> None:
-    path = kept(place)
+    path = added_archive(place)
     os.chown(path, 65534, 65534)
     assert class_archive.find(JAVA) is None
 
 
 def test_a_new_archive_takes_the_place_of_those_before(place: Path) -> None:
-    kept(place)
-    path = kept(place, "another Java", b"other classes")
+    added_archive(place)
+    path = added_archive(place, "another Java", b"other classes")
     assert list(place.iterdir()) == [path] and class_archive.find("another Java") == path
 
 
-def test_switched_off_or_without_a_place(
+def test_no_archive_is_used_where_archives_are_switched_off_or_have_no_folder(
     place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept(place)
+    added_archive(place)
     monkeypatch.setenv(class_archive.VARIABLE, "off")
     assert class_archive.folder() is None and class_archive.java_options(JAVA) == ""
     monkeypatch.setenv(class_archive.VARIABLE, str(tmp_path / 'with "quotes"'))
@@ -128,8 +128,8 @@ def test_java_continues_without_an_archive_that_is_damaged(
     for start, end in ((len(whole) // 2, len(whole) // 2 + 4096), (0, len(whole))):
         whole[start:end] = bytes(byte ^ 0x55 for byte in whole[start:end])
         path.write_bytes(whole)
-        done = java(class_archive.java_options(version))
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        completed = java(class_archive.java_options(version))
+        assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
         assert "(top)" not in java(class_archive.java_options(version), *used).stdout
     path.unlink()
     assert class_archive.java_options(version) == ""
@@ -141,8 +141,8 @@ def test_warming_up_says_why_there_is_no_archive(
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv(class_archive.VARIABLE, str(tmp_path / "file"))
     warmup._start_spark(tmp_path)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "without a class archive" in said and "Not a directory" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and "without a class archive" in message and "Not a directory" in message
     monkeypatch.setenv("JAVA_HOME", "/nonexistent")
     warmup._start_spark(tmp_path)
     assert "Java is missing" in capsys.readouterr().err

@@ -40,8 +40,8 @@ def module_that_serves(process: subprocess.Popen[bytes]) -> str:
     return words[words.index(b"-m") + 1].decode()
 
 
-@pytest.mark.long  # the daemon of the tests' session does, too: test_workers_have_it_all
-def test_it_serves() -> None:
+@pytest.mark.long  # the daemon of the tests' session does, too: test_workers_have_all_modules_from_the_daemon
+def test_the_daemon_serves() -> None:
     assert module_that_serves(start(daemon.WORKER)) == "siltstone.spark.daemon"
 
 
@@ -75,7 +75,7 @@ def test_a_process_with_another_thread_becomes_pysparks_own(monkeypatch: pytest.
 
 @pytest.mark.long  # the process of its own of the test above
 @pytest.mark.parametrize("hindrance", [STARTS_A_THREAD, NO_PLACE])
-def test_pysparks_own_takes_its_place(tmp_path: Path, hindrance: str) -> None:
+def test_pysparks_own_daemon_serves_where_ours_cannot(tmp_path: Path, hindrance: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(hindrance + "\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     assert module_that_serves(start(daemon.WORKER, PYTHONPATH=path)) == "pyspark.daemon"
@@ -123,8 +123,8 @@ def test_libraries_are_told_to_start_no_thread_only_while_they_are_loaded() -> N
         "assert os.environ['OPENBLAS_NUM_THREADS'] == '3'\n"
         "assert 'JE_ARROW_MALLOC_CONF' not in os.environ\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    completed = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_archives_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +147,13 @@ def test_archives_are_not_read_anew_by_each_worker(tmp_path: Path, monkeypatch: 
 
 
 def archives_known() -> int:
-    return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
+    return sum(isinstance(importer, zipimport.zipimporter) for importer in sys.path_importer_cache.values())
 
 
-def test_workers_have_it_all(session: SparkSession) -> None:
-    frame = session.range(0, 2, 1, 2).mapInArrow(what_a_worker_has, "found string")
+def test_workers_have_all_modules_from_the_daemon(session: SparkSession) -> None:
+    frame = session.range(0, 2, 1, 2).mapInArrow(what_a_worker_has, "modules string")
     for row in frame.collect():
-        assert row.found == "siltstone.spark.forked_daemon: siltstone.compaction.rewrite, pandas"
+        assert row.modules == "siltstone.spark.forked_daemon: siltstone.compaction.rewrite, pandas"
 
 
 def what_a_worker_has(batches: object) -> object:
@@ -162,4 +162,4 @@ def what_a_worker_has(batches: object) -> object:
     parent = words[words.index(b"-m") + 1].decode()
     names = ", ".join(name for name in ("siltstone.compaction.rewrite", "pandas") if name in sys.modules)
     for batch in batches:  # type: ignore[attr-defined]
-        yield pa.RecordBatch.from_pydict({"found": [f"{parent}: {names}"] * batch.num_rows})
+        yield pa.RecordBatch.from_pydict({"modules": [f"{parent}: {names}"] * batch.num_rows})

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.spark
 @pytest.mark.timeout(280)
 def test_a_killed_java_process_is_survived(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.support.spark.embedded_cleaner", str(tmp_path / "logs")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "cleaned, killed, cleaned"
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=270, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert completed.stdout.splitlines()[-1] == "cleaned, killed, cleaned"
 
 
 def test_a_session_that_the_program_has_is_used_and_left_running(

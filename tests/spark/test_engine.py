@@ -45,7 +45,7 @@ SETS = ["basic_zipf_ts", "codec_lz4", "idempotent", "mixed", "tombstones_long"]
 def always_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """No log is small enough for one task."""
     limits = cleaner_module.RunLimits
-    monkeypatch.setattr(app, "RunLimits", lambda **given: limits(**given, whole_log_bytes=0))
+    monkeypatch.setattr(app, "RunLimits", lambda **arguments: limits(**arguments, whole_log_bytes=0))
 
 
 def clean_with(engine: Any, staged: Staged, **changes: Any) -> LogResult:
@@ -55,13 +55,13 @@ def clean_with(engine: Any, staged: Staged, **changes: Any) -> LogResult:
 
 def same(golden: Path, tmp_path: Path, name: str, engine: Any, **changes: Any) -> None:
     """The engine leaves the files and the numbers that the in-process one leaves."""
-    here, there = (stage(golden, name, tmp_path / topic_partition) for topic_partition in ("here", "there"))
-    wanted, found = clean_with(InProcessEngine(), here, **changes), clean_with(engine, there, **changes)
-    assert wanted.status == "cleaned"
-    assert found.status == "cleaned", found.reason
+    here, there = (stage(golden, name, tmp_path / folder) for folder in ("here", "there"))
+    expected, result = clean_with(InProcessEngine(), here, **changes), clean_with(engine, there, **changes)
+    assert expected.status == "cleaned"
+    assert result.status == "cleaned", result.reason
     assert logs_in(there.directory) == logs_in(here.directory)
-    counts = replace(wanted, directory="", seconds=0.0, settings={})
-    assert replace(found, directory="", seconds=0.0, settings={}) == counts
+    counts = replace(expected, directory="", seconds=0.0, settings={})
+    assert replace(result, directory="", seconds=0.0, settings={}) == counts
     no_leftovers(there.directory)
 
 
@@ -102,11 +102,11 @@ def test_in_several_waves(golden: Path, tmp_path: Path, session: SparkSession) -
 class Interrupted(SparkEngine):
     """Ctrl-C when some groups were rewritten."""
 
-    left = 3
+    remaining = 3
 
     def rewrite(self, work: Any, retained: Any) -> Any:
-        self.left -= len({file.group_range.group for file in retained})
-        if self.left < 0:
+        self.remaining -= len({file.group_range.group for file in retained})
+        if self.remaining < 0:
             raise KeyboardInterrupt
         return super().rewrite(work, retained)
 
@@ -116,15 +116,15 @@ def test_an_interrupted_log_is_cleaned_by_the_next_run(
     golden: Path, tmp_path: Path, session: SparkSession
 ) -> None:
     whole = stage(golden, "basic_zipf_ts", tmp_path / "whole")
-    wanted = clean_with(InProcessEngine(), whole)
+    expected = clean_with(InProcessEngine(), whole)
     staged = stage(golden, "basic_zipf_ts", tmp_path / "data")
     with pytest.raises(KeyboardInterrupt):
         clean_with(Interrupted(session, tasks=1), staged, max_extra_bytes=SMALL_WAVES)
     no_leftovers(staged.directory)
     assert staged.checkpoint() is None
     result = clean_with(SparkEngine(session, tasks=1), staged, max_extra_bytes=SMALL_WAVES)
-    assert (result.records_after, result.bytes_after) == (wanted.records_after, wanted.bytes_after)
-    assert 0 < result.discarded.total() < wanted.discarded.total()
+    assert (result.records_after, result.bytes_after) == (expected.records_after, expected.bytes_after)
+    assert 0 < result.discarded.total() < expected.discarded.total()
     assert log_bytes(staged.partition) == log_bytes(whole.partition)
     assert staged.checkpoint() == whole.checkpoint()
     no_leftovers(staged.directory)
@@ -141,23 +141,23 @@ def test_with_adaptive_execution(golden: Path, tmp_path: Path, session: SparkSes
         session.conf.set("spark.sql.adaptive.enabled", before or "false")
 
 
-@pytest.mark.parametrize("each", [1, 16], ids=["several jobs", "one job"])
+@pytest.mark.parametrize("logs_per_job", [1, 16], ids=["several jobs", "one job"])
 def test_several_logs(
-    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, each: int
+    golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, logs_per_job: int
 ) -> None:
-    monkeypatch.setattr(pipeline, "_LOGS_PER_JOB", each)
+    monkeypatch.setattr(pipeline, "_LOGS_PER_JOB", logs_per_job)
     names = ["basic", "tombstones", "codec_zstd", "keyless"]
     first, request = stage_several(golden, names, tmp_path / "a")
     second, again = stage_several(golden, names, tmp_path / "b")
-    wanted = app.clean(request, engine=lambda request, progress: InProcessEngine()).results
+    expected = app.clean(request, engine=lambda request, progress: InProcessEngine()).results
     jobs: list[int] = []
     real = spark_jobs.collect
-    monkeypatch.setattr(spark_jobs, "collect", lambda *given: jobs.append(1) or real(*given))
-    found = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
-    assert [(each.topic_partition, each.status) for each in found] == [
-        (each.topic_partition, each.status) for each in wanted
+    monkeypatch.setattr(spark_jobs, "collect", lambda *arguments: jobs.append(1) or real(*arguments))
+    results = app.clean(again, engine=lambda request, progress: SparkEngine(session)).results
+    assert [(result.topic_partition, result.status) for result in results] == [
+        (result.topic_partition, result.status) for result in expected
     ]
-    assert logs_in(second) == logs_in(first) and len(jobs) == (2 if each == 1 else 1)
+    assert logs_in(second) == logs_in(first) and len(jobs) == (2 if logs_per_job == 1 else 1)
 
 
 def test_memory_is_bounded_by_the_setting_not_by_the_keys(
@@ -186,8 +186,8 @@ def test_memory_is_bounded_by_the_setting_not_by_the_keys(
 def dying(task: Callable[..., Any], once: str | None, after: int = 0) -> Callable[..., Any]:
     """A task whose Python worker is killed, the first time or every time, after some of its rows."""
 
-    def killed(*given: Any) -> Iterator[Any]:
-        for number, batch in enumerate(task(*given)):
+    def killed(*arguments: Any) -> Iterator[Any]:
+        for number, batch in enumerate(task(*arguments)):
             if number == after:
                 try:
                     if once is not None:
@@ -278,9 +278,9 @@ def test_a_dry_run_writes_nothing(golden: Path, tmp_path: Path, session: SparkSe
     before = listing(staged.directory)
     planned = clean_with(SparkEngine(session), staged, dry_run=True)
     assert listing(staged.directory) == before
-    done = clean_with(SparkEngine(session), staged)
+    cleaned = clean_with(SparkEngine(session), staged)
     assert (planned.bytes_after, planned.records_after, planned.discarded) == (
-        done.bytes_after,
-        done.records_after,
-        done.discarded,
+        cleaned.bytes_after,
+        cleaned.records_after,
+        cleaned.discarded,
     )

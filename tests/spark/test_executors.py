@@ -48,11 +48,11 @@ def several(golden: Path, tmp_path: Path) -> tuple[Path, app.CleanRequest]:
 
 
 def clean(request: app.CleanRequest, session: SparkSession) -> app.CleanOutcome:
-    return app.clean(request, engine=lambda *given: SparkEngine(session))
+    return app.clean(request, engine=lambda *arguments: SparkEngine(session))
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_workers_of_this_machine_share_it(
+def test_workers_of_this_machine_share_the_log_directory(
     session: SparkSession, several: tuple[Path, app.CleanRequest]
 ) -> None:
     directory, request = several
@@ -61,7 +61,7 @@ def test_workers_of_this_machine_share_it(
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_side_by_side_compaction_checks_it_as_well(
+def test_side_by_side_compaction_refuses_workers_of_another_user(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compact(root: Path, spread: bool) -> None:
@@ -72,8 +72,8 @@ def test_side_by_side_compaction_checks_it_as_well(
 
     compact(tmp_path / "spread", True)
     compact(tmp_path / "in one task", False)
-    mine = os.geteuid()
-    monkeypatch.setattr(executors.os, "geteuid", lambda: mine + 1)
+    user_id = os.geteuid()
+    monkeypatch.setattr(executors.os, "geteuid", lambda: user_id + 1)
     with raises_error(EngineError, about="another user"):
         compact(tmp_path / "unshared", False)
 
@@ -86,7 +86,7 @@ WAYS = ["another user", "another file of the same name", "No such file"]
     ("about", "spread"),
     few(itertools.product(WAYS, [False, True]), 1, 2, 4),  # each way, either once
 )
-def test_others_are_refused_before_anything_is_cleaned(
+def test_workers_without_the_log_directory_are_refused_before_anything_is_cleaned(
     session: SparkSession,
     several: tuple[Path, app.CleanRequest],
     tmp_path: Path,
@@ -97,17 +97,17 @@ def test_others_are_refused_before_anything_is_cleaned(
     """The run ends: all logs would fail alike. The driver says that it is somebody else, or the nonce lies
     where only the driver looks, or with other bytes where tasks look."""
     (directory, request), before = several, logs.tree(several[0])
-    mine, written, stat = os.geteuid(), files.write_new, files.stat
+    user_id, written, stat = os.geteuid(), files.write_new, files.stat
     apart = tmp_path / "apart-from-all"
     apart.mkdir()
     if about == "another user":
-        monkeypatch.setattr(executors.os, "geteuid", lambda: mine + 1)
+        monkeypatch.setattr(executors.os, "geteuid", lambda: user_id + 1)
     elif about == "No such file":
         monkeypatch.setattr(files, "write_new", lambda path, data: written(apart / path.name, data))
         monkeypatch.setattr(
             files,
             "stat",
-            lambda path, **given: stat(apart / Path(path).name if ".nonce" in str(path) else path),
+            lambda path, **options: stat(apart / Path(path).name if ".nonce" in str(path) else path),
         )
     else:
         monkeypatch.setattr(files, "write_new", lambda path, data: written(path, b"another's"))
@@ -124,7 +124,7 @@ class Fake:
     """A session of a cluster, which has slots as they come; the last number stays."""
 
     def __init__(self, slots: list[int], master: str = "spark://host:7077", **settings: str) -> None:
-        self.slots, self.asked = slots, 0
+        self.slots, self.requests = slots, 0
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
         self.conf = SimpleNamespace(get=dotted.get)
         self.sparkContext = SimpleNamespace(
@@ -140,8 +140,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     now = [0.0]
 
     def slots(session: Any) -> int:
-        session.asked += 1
-        return int(session.slots[min(session.asked, len(session.slots)) - 1])
+        session.requests += 1
+        return int(session.slots[min(session.requests, len(session.slots)) - 1])
 
     monkeypatch.setattr(executors, "task_slots", slots)
 
@@ -177,7 +177,7 @@ MANY = {"spark_dynamicAllocation_enabled": "true", "spark_sql_shuffle_partitions
 def test_a_job_has_as_many_tasks_as_executors_run(
     clock: list[float], session: Any, workers: int, waited: float
 ) -> None:
-    """The first job waits until they are there; later ones take what there is."""
+    """The first job waits until the executors are there; later jobs have as many tasks as there are slots."""
     assert default_task_count(session) == workers
     assert clock[0] == pytest.approx(waited, abs=0.3)
     session.slots = [11]

@@ -48,10 +48,10 @@ def test_tasks_write_what_the_table_has(
     monkeypatch.setattr(splits, "OPEN_COST_BYTES", 1)
     monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
     target = tmp_path / "lake"
-    made = siltstone.export(root, target, "parquet", spark=session, max_partition_bytes="1k", **options)
+    exported = siltstone.export(root, target, "parquet", spark=session, max_partition_bytes="1k", **options)
     expected = rows(table_of(root, **options))
-    assert rows(pq.read_table(target)) == expected and made.records == len(expected)
-    assert made.files >= 2
+    assert rows(pq.read_table(target)) == expected and exported.records == len(expected)
+    assert exported.files >= 2
     assert session.read.parquet(str(target)).count() == len(expected)
 
 
@@ -77,15 +77,15 @@ def test_tasks_bring_tables_up_to_date(
     monkeypatch.setattr(reading, "IN_PROCESS_BYTES", 0)
     target, arguments = tmp_path / "lake", {"view": view, "spark": session, "max_partition_bytes": "1k"}
     first = siltstone.export(root, target, form, "t", partitions=0, **arguments)
-    made = siltstone.export(root, target, form, "t", decode=None, **arguments)
+    exported = siltstone.export(root, target, form, "t", decode=None, **arguments)
     expected = table_of(root, view=view)
-    assert first.records + made.records == len(expected) and made.files >= 1
+    assert first.records + exported.records == len(expected) and exported.files >= 1
     if form == "delta":
-        found = DeltaTable(str(target)).to_pyarrow_table()
+        table = DeltaTable(str(target)).to_pyarrow_table()
     else:
-        found = StaticTable.from_metadata(str(target)).scan().to_arrow()
-    assert rows(found.select(expected.schema.names).cast(expected.schema)) == rows(expected)
-    assert siltstone.export(root, target, form, "t", **arguments).version == made.version
+        table = StaticTable.from_metadata(str(target)).scan().to_arrow()
+    assert rows(table.select(expected.schema.names).cast(expected.schema)) == rows(expected)
+    assert siltstone.export(root, target, form, "t", **arguments).version == exported.version
     # A task that fails leaves the version and the files as they are.
     before = sorted(path.name for path in (target / "data").iterdir())
     for path in (root / "t-1").glob("*.log"):

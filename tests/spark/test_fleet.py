@@ -35,10 +35,10 @@ def test_brokers_are_cleaned_on_one_session_as_in_this_process(
     results = by_name(root.fleet(engine=None, at_once=3).clean())
     assert len(starts) == 1
     assert [results[name].status for name in NAMES] == ["cleaned", "cleaned", "failed", "cleaned", "cleaned"]
-    wanted = log_bytes(alone.staged["broker0"].partition)
+    expected = log_bytes(alone.staged["broker0"].partition)
     for name in ("broker0", "broker1", "broker3", "broker4"):
         assert results[name].engine == "spark local[2]"
-        assert log_bytes(root.staged[name].partition) == wanted
+        assert log_bytes(root.staged[name].partition) == expected
         no_leftovers(root.staged[name].directory)
 
 
@@ -47,7 +47,7 @@ def test_a_session_that_has_died_is_started_again_for_the_next_broker(
 ) -> None:
     starts: list[SparkSession] = []
     alive = iter([False, True])
-    monkeypatch.setattr(clean, "is_alive", lambda asked: next(alive))
+    monkeypatch.setattr(clean, "is_alive", lambda started: next(alive))
 
     def start() -> SparkSession:
         if len(starts) == 2:
@@ -58,7 +58,7 @@ def test_a_session_that_has_died_is_started_again_for_the_next_broker(
     engines = clean.SharedEngines(start, is_alone=False)
     for count in (1, 2, 2):
         assert engines.engine().parallelism == 2 and len(starts) == count
-    monkeypatch.setattr(clean, "is_alive", lambda asked: False)
+    monkeypatch.setattr(clean, "is_alive", lambda started: False)
     with pytest.raises(EngineError):
         engines.engine()
     assert engines.start_error is None  # only the first start concerns all

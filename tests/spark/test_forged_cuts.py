@@ -52,13 +52,13 @@ def clean(path: Path, engine: Engine, limits: RunLimits | None = None) -> LogRes
 @pytest.mark.parametrize(
     ("plan", "way"), few(itertools.product(("first pass", "second pass", "in waves"), WAYS), 0, 3, 4)
 )
-def test_a_cut_within_a_batch_is_done_again_without(
+def test_a_cleaning_whose_ranges_are_cut_within_a_batch_is_done_again_without_cuts(
     tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch, plan: str, way: int
 ) -> None:
     splits_of_any_size(monkeypatch)
     checkpoint = 9 if plan == "second pass" else None
     ours = write(tmp_path / "ours", forged=True, checkpoint=checkpoint)
-    wanted = write(tmp_path / "wanted", forged=False, checkpoint=checkpoint)
+    expected = write(tmp_path / "expected", forged=False, checkpoint=checkpoint)
     closed = list_segments(ours)[1 if checkpoint else 0 : 2]
     assert are_cut(splits_by_task(closed, 19, 3, may_cut=True))
     limits = logs.one_group_a_wave(tmp_path / "ours", {"segment.bytes": 300}) if plan == "in waves" else None
@@ -67,8 +67,8 @@ def test_a_cut_within_a_batch_is_done_again_without(
     )
     result = clean(tmp_path / "ours", engine, limits)
     assert result.status == CLEANED, result.reason
-    assert clean(tmp_path / "wanted", InProcessEngine(min_clean_to_dirty_ratio=math.inf)).status == CLEANED
-    assert logs.tree(ours) == logs.tree(wanted)
+    assert clean(tmp_path / "expected", InProcessEngine(min_clean_to_dirty_ratio=math.inf)).status == CLEANED
+    assert logs.tree(ours) == logs.tree(expected)
     assert not (ours / ".siltstone").exists()
 
 

@@ -22,7 +22,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 from siltstone.base import interruption
 from siltstone.spark import forked_daemon
 {before}
-with open(sys.argv[2], "w") as kept:
+with open(sys.argv[2], "w") as opened:
     forked_daemon.fork(sys.argv[1])
     print("forked" if forked_daemon._kept_open else "not forked", flush=True)
     sys.stdin.read()
@@ -35,15 +35,15 @@ class Command:
     """A command's process, which forks a daemon and then waits for the end of its input."""
 
     def __init__(self, folder: Path, before: str) -> None:
-        self.socket, self.kept = folder / "daemon", folder / "kept"
+        self.socket, self.open_file = folder / "daemon", folder / "open file"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND.format(before=before), str(self.socket), str(self.kept)],
+            [sys.executable, "-c", COMMAND.format(before=before), str(self.socket), str(self.open_file)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline().strip()
+        self.output = self.process.stdout.readline().strip()
 
     def forks(self) -> list[int]:
         """Its child processes."""
@@ -93,7 +93,7 @@ def comes_to_listen(pid: int) -> bool:
     return in_time(lambda: listens(pid))
 
 
-def gone(pid: int) -> bool:
+def comes_to_end(pid: int) -> bool:
     """Has a process ended, within a minute?"""
 
     def has_ended() -> bool:
@@ -114,11 +114,11 @@ def test_the_fork_is_the_daemon(tmp_path: Path) -> None:
     assert os.getpgid(fork) == fork
     assert Path(f"/proc/{fork}/cwd").readlink() == tmp_path
     files = {os.readlink(path) for path in Path(f"/proc/{fork}/fd").iterdir() if path.is_symlink()}
-    assert str(command.kept) not in files
+    assert str(command.open_file) not in files
     command.end()  # as it does before Java, which then closes the pipes
     assert java.poll() is None
     java.communicate(timeout=TIMEOUT_S)
-    assert java.returncode == 0 and gone(fork)
+    assert java.returncode == 0 and comes_to_end(fork)
 
 
 @pytest.mark.long
@@ -127,7 +127,7 @@ def test_the_fork_ends_with_its_command(tmp_path: Path) -> None:
     (fork,) = command.forks()
     command.process.kill()
     command.end()
-    assert gone(fork)
+    assert comes_to_end(fork)
 
 
 @pytest.mark.long
@@ -145,10 +145,10 @@ def test_javas_process_takes_its_place(tmp_path: Path, lost: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("before", "said"), [("", "not forked"), (f"{INSTALL}\n{THREAD}", "not forked")])
-def test_only_a_command_without_other_threads_is_forked(tmp_path: Path, before: str, said: str) -> None:
+@pytest.mark.parametrize(("before", "output"), [("", "not forked"), (f"{INSTALL}\n{THREAD}", "not forked")])
+def test_only_a_command_without_other_threads_is_forked(tmp_path: Path, before: str, output: str) -> None:
     command = Command(tmp_path, before)
-    assert (command.said, command.forks()) == (said, [])
+    assert (command.output, command.forks()) == (output, [])
     command.end()
 
 
@@ -159,4 +159,4 @@ def test_a_signal_still_interrupts_the_command_afterwards(tmp_path: Path) -> Non
     command.process.send_signal(signal.SIGTERM)
     command.process.communicate(timeout=TIMEOUT_S)
     # As after a KeyboardInterrupt: the handler is there.
-    assert command.process.returncode == -signal.SIGINT and gone(fork)
+    assert command.process.returncode == -signal.SIGINT and comes_to_end(fork)

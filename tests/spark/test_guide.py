@@ -31,9 +31,9 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 def blocks() -> list[str]:
     """The guide's blocks of Python."""
-    found = _BLOCK.findall((REPOSITORY / "docs" / "guide.md").read_text())
-    assert len(found) > 8
-    return [str(block) for block in found]
+    texts = _BLOCK.findall((REPOSITORY / "docs" / "guide.md").read_text())
+    assert len(texts) > 8
+    return [str(block) for block in texts]
 
 
 def test_every_block_runs_on_a_session_that_the_program_has(
@@ -47,8 +47,8 @@ def test_every_block_runs_on_a_session_that_the_program_has(
 
     def run(words: list[str], *, check: bool) -> None:
         assert words[0] == "siltstone" and check
-        done = siltstone(*words[1:])
-        assert done.status == 0, done.err
+        completed = siltstone(*words[1:])
+        assert completed.status == 0, completed.err
         commands.append(words[1])
 
     monkeypatch.setattr(subprocess, "run", run)
@@ -66,7 +66,7 @@ def test_every_block_runs_on_a_session_that_the_program_has(
 def test_every_block_runs_in_a_script(tmp_path: Path) -> None:
     script = tmp_path / "guide.py"
     script.write_text("\n".join([*blocks(), "print('the end')"]))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
         env=os.environ | {"PATH": PATH},
@@ -75,5 +75,5 @@ def test_every_block_runs_in_a_script(tmp_path: Path) -> None:
         check=False,
         timeout=PATIENCE_S,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.rstrip().endswith("the end")
+    assert completed.returncode == 0, completed.stderr[-4000:]
+    assert completed.stdout.rstrip().endswith("the end")

@@ -28,10 +28,10 @@ ADVICE = (
 def holder_of(name: str) -> Any:
     """``module:Class.function``, or a module."""
     module, _, path = name.partition(":")
-    found: Any = importlib.import_module(module)
+    holder: Any = importlib.import_module(module)
     for part in path.split(".") if path else ():
-        found = getattr(found, part)
-    return found
+        holder = getattr(holder, part)
+    return holder
 
 
 @pytest.mark.parametrize("package", internals.CHECKED_VERSIONS)
@@ -41,14 +41,14 @@ def test_the_installed_version_is_one_that_was_checked(package: str) -> None:
 
 
 @pytest.mark.parametrize("holder", internals.PRIVATE_USES)
-def test_it_is_as_it_was(holder: str) -> None:
+def test_the_source_around_each_private_use_is_as_it_was(holder: str) -> None:
     source = inspect.getsource(holder_of(holder))
     for text, purpose in internals.PRIVATE_USES[holder].items():
         assert text in source, f"{holder} changed; Siltstone uses it for: {purpose}"
 
 
-def test_signatures() -> None:
-    for name, wanted in {
+def test_the_parameters_of_functions_are_as_they_were() -> None:
+    for name, parameters in {
         "pyspark.core.context:SparkContext._ensure_initialized": ["instance", "gateway", "conf"],
         "pyspark.java_gateway:launch_gateway": ["conf", "popen_kwargs"],
         "pyspark.daemon:manager": [],
@@ -56,7 +56,7 @@ def test_signatures() -> None:
         "pyspark.sql.datasource:DataSourceReader.pushFilters": ["self", "filters"],
         "pyspark.sql.pandas.types:from_arrow_schema": ["arrow_schema", "prefer_timestamp_ntz"],
     }.items():
-        assert list(inspect.signature(holder_of(name)).parameters) == wanted, name
+        assert list(inspect.signature(holder_of(name)).parameters) == parameters, name
 
 
 def test_accumulators_errors_are_told_by_a_method_of_socketserver() -> None:
@@ -64,7 +64,7 @@ def test_accumulators_errors_are_told_by_a_method_of_socketserver() -> None:
         assert issubclass(server, socketserver.BaseServer) and "handle_error" not in vars(server)
 
 
-def test_what_the_daemon_and_the_reader_stand_in_for() -> None:
+def test_what_the_daemon_and_the_reader_stand_in_for_exists() -> None:
     assert importlib.util.find_spec(daemon.WORKER) is not None
     assert _PushFilters.__func__ is DataSourceReader.pushFilters
 

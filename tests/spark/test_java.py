@@ -38,13 +38,13 @@ def test_the_command_is_that_of_sparks_scripts(tmp_path: Path) -> None:
     }
     words = [word for setting in settings.items() for word in ("--conf", "=".join(setting))]
     launcher = ["-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main", java._SUBMIT[0]]
-    said = subprocess.run(
+    completed = subprocess.run(
         [java.java_command(), *launcher, *words, "pyspark-shell"],
         capture_output=True,
         check=True,
         env={**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"},
     )
-    theirs = said.stdout.decode().strip("\n\0").split("\0")
+    theirs = completed.stdout.decode().strip("\n\0").split("\0")
     assert Path(theirs[0]).name == "java"
     ours = java._command(OPTIONS)
     assert "-Dsome.path=/a folder/file" in ours
@@ -53,32 +53,32 @@ def test_the_command_is_that_of_sparks_scripts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[2]", "local[*]"])
-def test_it_is_started_for_masters_on_this_machine(master: str | None) -> None:
+def test_java_is_started_for_masters_on_this_machine(master: str | None) -> None:
     assert java.can_start(master or "local[*]", {})
 
 
 @pytest.mark.parametrize(
     "master", ["local-cluster[1,1,1024]", "spark://host:7077", "yarn", "sc://host:15002"]
 )
-def test_spark_starts_it_for_other_masters(master: str) -> None:
+def test_spark_starts_java_for_other_masters(master: str) -> None:
     assert not java.can_start(master, {})
 
 
-def test_spark_starts_it_for_settings_of_the_user() -> None:
+def test_spark_starts_java_for_settings_of_the_user() -> None:
     assert not java.can_start("local[*]", {"spark.driver.memory": "4g"})
 
 
 @pytest.mark.parametrize(
     "name", ["SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "HADOOP_CONF_DIR"]
 )
-def test_spark_starts_it_with_a_variable_that_changes_the_command(
+def test_spark_starts_java_with_a_variable_that_changes_the_command(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, "/somewhere")
     assert not java.can_start("local[*]", {})
 
 
-def test_spark_starts_it_where_it_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_spark_starts_java_where_spark_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     (tmp_path / "jars").mkdir()
     assert not java.can_start("local[*]", {})  # another Spark
@@ -92,7 +92,7 @@ def test_spark_starts_it_where_it_is_configured(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.long  # every session of the tests starts such a one
-def test_it_listens_and_ends_with_this_process() -> None:
+def test_java_listens_and_ends_with_this_process() -> None:
     started = java.start("")
     assert java.start("") is started
     assert stat.S_IMODE(started.folder.stat().st_mode) == 0o700
@@ -105,7 +105,7 @@ def test_it_listens_and_ends_with_this_process() -> None:
     assert started.process.wait(60) == 0
 
 
-def test_one_that_ends_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_that_ends_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started = java.start(" -Xmx1")
     with pytest.raises(RuntimeError, match="Java ended"):
         started.connection()
@@ -113,7 +113,7 @@ def test_one_that_ends_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     assert b"heap" in started.errors.read()
 
 
-def test_one_for_another_session_is_ended() -> None:
+def test_java_is_ended_where_the_session_needs_another() -> None:
     started = java.start("")
     assert java.prepare("spark://host:7077", {}) is False
     assert java.take() is None and started.process.wait(60) != 0
@@ -132,25 +132,25 @@ def installation(folder: Path, release: str | None, says: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("release", "says", "told"),
+    ("release", "says", "version"),
     [
         ('IMPLEMENTOR="x"\nJAVA_VERSION="17.0.1"\n', "not asked", "17.0.1"),
         (None, 'openjdk version "21.0.2" 2024-01-16', "21.0.2"),
         ('NAME="an operating system"\n', 'openjdk version "21.0.2" 2024-01-16', "21.0.2"),
     ],
 )
-def test_its_version_is_in_its_release_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, says: str, told: str
+def test_the_version_of_java_is_in_its_release_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, says: str, version: str
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(installation(tmp_path / "jdk", release, says)))
-    assert told in java.java_version()
+    assert version in java.java_version()
 
 
 @pytest.mark.parametrize(
     ("release", "says"),
     [('JAVA_VERSION="11.0.20"\n', ""), (None, 'java version "1.8.0_392"'), (None, "no such thing")],
 )
-def test_one_that_is_too_old_is_refused(
+def test_java_that_is_too_old_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str | None, says: str
 ) -> None:
     home = installation(tmp_path / "jdk", release, says)

@@ -29,15 +29,15 @@ class Jobs:
         return [Row(target=number, kind="done", count=self.session.range(number).count())]
 
 
-def test_the_next_one_runs_while_the_caller_is_busy(session: SparkSession) -> None:
-    jobs, seen = Jobs(session), []
-    for number, found in enumerate(run_jobs_overlapped(session, jobs, 4)):
+def test_the_next_job_runs_while_the_caller_is_busy(session: SparkSession) -> None:
+    jobs, counts = Jobs(session), []
+    for number, rows in enumerate(run_jobs_overlapped(session, jobs, 4)):
         assert number == 3 or jobs.begun[number + 1].wait(30)
-        seen += [(row.target, row.count) for row in found]
-    assert seen == [(number, number) for number in range(4)]
+        counts += [(row.target, row.count) for row in rows]
+    assert counts == [(number, number) for number in range(4)]
 
 
-def test_what_one_raises_comes_in_its_place_and_none_follows(session: SparkSession) -> None:
+def test_the_error_of_a_job_comes_in_its_place_and_no_job_follows(session: SparkSession) -> None:
     jobs = Jobs(session, failing=1)
     ahead = run_jobs_overlapped(session, jobs, 4)
     assert [row.target for row in next(ahead)] == [0]
@@ -46,7 +46,7 @@ def test_what_one_raises_comes_in_its_place_and_none_follows(session: SparkSessi
     assert not jobs.begun[2].is_set() and not jobs.begun[3].is_set()
 
 
-def test_no_other_begins_when_the_caller_stops(session: SparkSession) -> None:
+def test_no_other_job_begins_when_the_caller_stops(session: SparkSession) -> None:
     jobs, held, let_go = Jobs(session), threading.Event(), threading.Event()
 
     def waiting(number: int) -> list[Row]:
@@ -63,7 +63,7 @@ def test_no_other_begins_when_the_caller_stops(session: SparkSession) -> None:
     assert jobs.begun[1].wait(30) and not jobs.begun[2].wait(0.5)
 
 
-def test_a_single_one_needs_no_thread(session: SparkSession) -> None:
+def test_a_single_job_needs_no_thread(session: SparkSession) -> None:
     threads: list[threading.Thread] = []
 
     def job(number: int) -> list[Row]:
@@ -74,16 +74,16 @@ def test_a_single_one_needs_no_thread(session: SparkSession) -> None:
 
 
 def test_a_job_is_described_and_the_programs_own_description_comes_back(session: SparkSession) -> None:
-    context, seen = session.sparkContext, list[str | None]()
+    context, descriptions = session.sparkContext, list[str | None]()
     context.setJobDescription("a report of the program")
 
     def frame() -> DataFrame:
-        seen.append(context.getLocalProperty("spark.job.description"))
+        descriptions.append(context.getLocalProperty("spark.job.description"))
         return session.range(2)
 
     try:
         assert run_job(session, "users-0", frame).num_rows == 2
-        assert seen == ["siltstone: users-0"]
+        assert descriptions == ["siltstone: users-0"]
         assert context.getLocalProperty("spark.job.description") == "a report of the program"
     finally:
         context.setLocalProperty("spark.job.description", None)

@@ -50,8 +50,8 @@ STAGES = [
 def killed(task: Callable[..., Any], end: str) -> Callable[..., Any]:
     """A task that does its work and is gone before it can say so, in each attempt."""
 
-    def dying(*given: Any) -> Iterator[Any]:
-        rows = list(task(*given))
+    def dying(*arguments: Any) -> Iterator[Any]:
+        rows = list(task(*arguments))
         if end == "killed" and rows:
             os.kill(os.getpid(), signal.SIGKILL)
         if rows:
@@ -68,17 +68,17 @@ def limits_of(way: str, living: Living) -> RunLimits:
 
 
 def clean(living: Living, engine: Engine, limits: RunLimits) -> LogResult:
-    given, now_ms = living.settings(ROUND), living.clock.now_ms()
-    return logs.run(living.root, config=given, now_ms=now_ms, engine=lambda: engine, limits=limits)
+    config, now_ms = living.settings(ROUND), living.clock.now_ms()
+    return logs.run(living.root, config=config, now_ms=now_ms, engine=lambda: engine, limits=limits)
 
 
 def files_of(living: Living) -> dict[str, bytes]:
     """All files but what is staged."""
-    found = logs.tree(living.root)
-    return {name: data for name, data in found.items() if ".siltstone" not in name}
+    files = logs.tree(living.root)
+    return {name: data for name, data in files.items() if ".siltstone" not in name}
 
 
-def left_in_staging(living: Living) -> set[str]:
+def staged_suffixes(living: Living) -> set[str]:
     return {path.suffix for path in living.partition.glob(".siltstone/*/*")}
 
 
@@ -98,7 +98,7 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
     living, whole = write(tmp_path / "log"), write(tmp_path / "whole")
     expected = oracle.clean(living.partition, living.rules(ROUND))
     limits, before = limits_of(way, living), files_of(living)
-    seen = committed(living.partition)
+    records = committed(living.partition)
     if way == RANGES:
         cut_at_every_batch(monkeypatch)
     engine = SparkEngine(session, buckets=3, tasks=1 if way == WAVES else 3)
@@ -107,12 +107,12 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(
         result = clean(living, engine, limits)
     assert_failed(result, "ENGINE", path=living.partition.name)
     assert files_of(living) == before
-    assert committed(living.partition) == seen
-    assert left_in_staging(living) == set()
+    assert committed(living.partition) == records
+    assert staged_suffixes(living) == set()
     result = clean(living, engine, limits)
     assert result.status == CLEANED, result
     judging.assert_cleaned(expected, living.partition, result)
-    assert left_in_staging(living) == set()
+    assert staged_suffixes(living) == set()
     clean(whole, InProcessEngine(), RunLimits())
     assert logs.tree(living.partition) == logs.tree(whole.partition)
 
@@ -145,52 +145,52 @@ def test_a_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
     before = logs.tree(first / "codec_lz4-0")
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "clean_whole_task", fatal(pipeline.clean_whole_task, "codec_lz4-0", end))
-        report = app.clean(request, engine=lambda *given: SparkEngine(session))
-    wanted = app.clean(again, engine=lambda *given: InProcessEngine())
-    found = {str(result.topic_partition): result for result in report.results}
-    guilty = found.pop("codec_lz4-0")
+        report = app.clean(request, engine=lambda *arguments: SparkEngine(session))
+    expected = app.clean(again, engine=lambda *arguments: InProcessEngine())
+    results = {str(result.topic_partition): result for result in report.results}
+    guilty = results.pop("codec_lz4-0")
     about, advice = ("lack of memory", "--master local[1]") if end == "killed" else ("MemoryError", "")
     assert_failed(guilty, "ENGINE", path="codec_lz4-0", about=about, advice=advice)
     assert logs.tree(first / "codec_lz4-0") == before
-    for result in wanted.results:
-        if str(result.topic_partition) in found:
-            assert found[str(result.topic_partition)].status == result.status, found[
+    for result in expected.results:
+        if str(result.topic_partition) in results:
+            assert results[str(result.topic_partition)].status == result.status, results[
                 str(result.topic_partition)
             ]
             assert logs.tree(first / str(result.topic_partition)) == logs.tree(
                 second / str(result.topic_partition)
             )
-    assert sum(result.status == CLEANED for result in found.values()) > 4
-    app.clean(request, engine=lambda *given: SparkEngine(session))
+    assert sum(result.status == CLEANED for result in results.values()) > 4
+    app.clean(request, engine=lambda *arguments: SparkEngine(session))
     assert logs.tree(first / "codec_lz4-0") == logs.tree(second / "codec_lz4-0")
 
 
-def test_a_large_log_that_does_so_does_not_either(
+def test_a_large_log_that_costs_its_workers_their_lives_takes_no_other_with_it(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, request = stage_several(golden, SEVERAL[:3], tmp_path)
     extract = pipeline.extract_task
 
-    def dying(work: Any, *given: Any) -> Iterator[Any]:
+    def dying(work: Any, *arguments: Any) -> Iterator[Any]:
         if work.name == "codec_zstd-0":
             os.kill(os.getpid(), signal.SIGKILL)
-        yield from extract(work, *given)
+        yield from extract(work, *arguments)
 
     monkeypatch.setattr(pipeline, "extract_task", dying)
     monkeypatch.setattr(app, "RunLimits", functools.partial(RunLimits, whole_log_bytes=0))
-    report = app.clean(request, engine=lambda *given: SparkEngine(session))
+    report = app.clean(request, engine=lambda *arguments: SparkEngine(session))
     statuses = {str(result.topic_partition): result.status for result in report.results}
     assert statuses == {"basic-0": CLEANED, "codec_zstd-0": FAILED, "tombstones-0": CLEANED}
     assert any("lack of memory" in result.reason for result in report.results)
 
 
 @pytest.mark.long
-def test_listing_logs_continues_as_well(
+def test_explain_and_verify_continue_without_a_log_that_kills_their_workers(
     golden: Path, tmp_path: Path, session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``explain`` and ``verify`` have all small logs in one job."""
     directory, request = stage_several(golden, SEVERAL[:3], tmp_path)
-    given = {"config_file": request.config_file, "now_ms": request.now_ms}
+    settings = {"config_file": request.config_file, "now_ms": request.now_ms}
     clean, span = pipeline.clean_whole_task, verify.span_task
 
     def counting(inputs: Any, *others: Any) -> Iterator[Any]:
@@ -206,17 +206,19 @@ def test_listing_logs_continues_as_well(
     monkeypatch.setattr(pipeline, "clean_whole_task", counting)
     monkeypatch.setattr(verify, "span_task", checking)
     engine = SparkEngine(session, tasks=2)
-    told = review.explain(review.ExplainRequest(directories=[directory], **given), engine=lambda: engine)
-    assert {log.name: log.status for log in told.logs} == {
+    explanation = review.explain(
+        review.ExplainRequest(directories=[directory], **settings), engine=lambda: engine
+    )
+    assert {log.name: log.status for log in explanation.logs} == {
         "basic-0": "would_clean",
         "codec_zstd-0": FAILED,
         "tombstones-0": "would_clean",
     }
     shutil.copytree(directory, tmp_path / "before")
-    asked = review.VerifyRequest(before=tmp_path / "before", after=directory, **given)
-    verdict = review.verify(asked, checker=verify.SparkChecker(session, 2))
+    verify_request = review.VerifyRequest(before=tmp_path / "before", after=directory, **settings)
+    verdict = review.verify(verify_request, checker=verify.SparkChecker(session, 2))
     kinds = {
         f"{log.topic}-{log.partition}": {problem.kind for problem in log.problems} for log in verdict.logs
     }
     assert "unchecked" in kinds.pop("codec_zstd-0")
-    assert not any("unchecked" in found for found in kinds.values()) and len(kinds) == 2
+    assert not any("unchecked" in log_kinds for log_kinds in kinds.values()) and len(kinds) == 2

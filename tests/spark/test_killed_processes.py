@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]  # two starts of Java; killed
 def test_the_log_stays_whole_and_the_next_run_cleans_it(golden: Path, tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.support.spark.killed_processes", str(golden), str(tmp_path)]
     environment = {**os.environ, "PYSPARK_PYTHON": python_with_byte_code(tmp_path)}
-    done = subprocess.run(
+    completed = subprocess.run(
         script, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=200
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    results = json.loads(completed.stdout)
     whole = stage(golden, SET, tmp_path / "whole")
     values = last_values(whole.partition)
     assert whole.clean_one().status == "cleaned"
@@ -38,11 +38,11 @@ def test_the_log_stays_whole_and_the_next_run_cleans_it(golden: Path, tmp_path: 
             request=whole.asking(directories=[tmp_path / whom]),
         )
         assert last_values(killed.partition) == values
-        if said[whom]["status"] != "cleaned":
-            assert said[whom]["reason"] and "\n" not in said[whom]["reason"], said
+        if results[whom]["status"] != "cleaned":
+            assert results[whom]["reason"] and "\n" not in results[whom]["reason"], results
             assert killed.checkpoint() is None
             assert killed.clean_one().status == "cleaned"
         assert logs_in(killed.directory) == logs_in(whole.directory), whom
         no_leftovers(killed.directory)
-    assert said["daemon"]["status"] == "cleaned", said
-    assert said["java"]["status"] != "cleaned", said
+    assert results["daemon"]["status"] == "cleaned", results
+    assert results["java"]["status"] != "cleaned", results

@@ -16,7 +16,7 @@ from tests.support.cleaning import logs, waves
 
 
 @pytest.mark.parametrize("limits", [waves.WAVES, RunLimits(whole_log_bytes=0)], ids=["waves", "one job"])
-def test_they_leave_what_one_after_another_leaves(
+def test_logs_cleaned_together_are_as_those_cleaned_one_after_another(
     session: SparkSession, tmp_path: Path, limits: RunLimits
 ) -> None:
     waves.write_logs(tmp_path / "spark", 3)

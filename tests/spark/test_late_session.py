@@ -45,7 +45,7 @@ stop_session(again)
 
 @pytest.mark.long  # embedded_compaction.py uses one, too, and its SQL late
 def test_sql_starts_when_it_is_first_used() -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=REPOSITORY,
         capture_output=True,
@@ -53,5 +53,5 @@ def test_sql_starts_when_it_is_first_used() -> None:
         check=False,
         timeout=240,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "'LateSession' object has no attribute 'no_such_thing'\n"
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    assert completed.stdout == "'LateSession' object has no attribute 'no_such_thing'\n"

@@ -16,21 +16,23 @@ PATIENCE_S = 240
 
 
 @pytest.mark.timeout(PATIENCE_S + 60)
-def test_a_cluster_of_processes(golden: Path, tmp_path: Path) -> None:
+def test_a_cluster_of_processes_cleans_as_one_process(golden: Path, tmp_path: Path) -> None:
     script = [sys.executable, "-m", "tests.support.spark.on_local_cluster", str(golden), str(tmp_path)]
-    done = subprocess.run(
+    completed = subprocess.run(
         script, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout)
-    assert said["imported_from"] == [siltstone.__file__], "they have it installed: nothing was unpacked"
-    assert said["secret"]["there"] and said["secret"]["javas"] >= 2 and not said["secret"]["shown"], said
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    results = json.loads(completed.stdout)
+    assert results["imported_from"] == [siltstone.__file__], "they have it installed: nothing was unpacked"
+    assert (
+        results["secret"]["there"] and results["secret"]["javas"] >= 2 and not results["secret"]["shown"]
+    ), results
     here = stage(golden, "basic_zipf_ts", tmp_path / "here")
     assert here.clean_one().status == "cleaned"
-    wanted = logs_in(here.directory)
+    expected = logs_in(here.directory)
     assert (tmp_path / "marker").exists()
-    assert said["exchanges"], "its executors are on this machine"
+    assert results["exchanges"], "its executors are on this machine"
     for way in ("whole", "spread", "exchanged", "killed"):
-        assert said[way]["status"] == "cleaned", said
-        assert logs_in(tmp_path / way) == wanted, way
+        assert results[way]["status"] == "cleaned", results
+        assert logs_in(tmp_path / way) == expected, way
         no_leftovers(tmp_path / way)

@@ -24,35 +24,40 @@ SCRIPT = Path(__file__).parents[1] / "support" / "spark" / "on_connect.py"
 
 
 def test_review_and_tables_are_as_without_a_server(golden: Path, tmp_path: Path, connect_server: str) -> None:
-    asked_of(connect_server, golden, tmp_path)
+    check_with_server(connect_server, golden, tmp_path)
 
 
 @pytest.mark.long  # the server in the Java of the tests' session takes half of the time
 def test_a_server_that_the_client_starts(golden: Path, tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="Spark Connect's client needs grpcio and grpcio-status")
-    asked_of("local[2]", golden, tmp_path)
+    check_with_server("local[2]", golden, tmp_path)
 
 
-def asked_of(server: str, golden: Path, tmp_path: Path) -> None:
+def check_with_server(server: str, golden: Path, tmp_path: Path) -> None:
     """Ask a server (its address, or the master of one that the client starts): as in this process."""
     staged = stage(golden, "txn", tmp_path / "logs")
     before = tmp_path / "before"
     shutil.copytree(staged.directory, before, copy_function=shutil.copy2)
     staged.clean_one()
-    told = review.explain(explain_request(staged, directories=[before])).to_json()
+    explanation = review.explain(explain_request(staged, directories=[before])).to_json()
     second = review.explain(explain_request(staged, directories=[staged.directory], force=True)).to_json()
     settings = {name: getattr(staged.request, name) for name in ("topics", "config", "now_ms")}
     request = review.VerifyRequest(before=before, after=staged.directory, no_spark=True, **settings)
     verdict = review.verify(request)
-    each = [batch([Rec(offset=at, key=b"k%d" % (at % 4))]) for at in range(20)]
+    batches = [batch([Rec(offset=at, key=b"k%d" % (at % 4))]) for at in range(20)]
     table = log_directory(
-        tmp_path / "table", {"users-0": {0: each[:10], 10: each[10:]}, "users-1": {0: each[:3]}}
+        tmp_path / "table", {"users-0": {0: batches[:10], 10: batches[10:]}, "users-1": {0: batches[:3]}}
     )
-    given = {"before": str(before), "after": str(staged.directory), "settings": settings, "table": str(table)}
-    given |= {"server": server}
+    arguments = {
+        "before": str(before),
+        "after": str(staged.directory),
+        "settings": settings,
+        "table": str(table),
+    }
+    arguments |= {"server": server}
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), json.dumps(given)],
+    completed = subprocess.run(
+        [sys.executable, str(SCRIPT), json.dumps(arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -60,13 +65,15 @@ def asked_of(server: str, golden: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": python_with_byte_code(tmp_path)},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["explain"] == found["spread"] == told, "as one task's log and as one over all workers"
-    assert found["second"] == second
-    assert found["verify"] == verdict.to_json()
-    assert found["workers"] == 2 and verdict.is_sound
-    assert found["log"] == list(range(20))
-    assert found["latest"] == [*([0, at] for at in range(16, 20)), *([1, at] for at in range(3))]
-    assert found["read latest"] == [[16, 17, 18, 19]] * 2
-    assert found["view"] == 23
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    answers = json.loads(completed.stdout.splitlines()[-1])
+    assert answers["explain"] == answers["spread"] == explanation, (
+        "as one task's log and as one over all workers"
+    )
+    assert answers["second"] == second
+    assert answers["verify"] == verdict.to_json()
+    assert answers["workers"] == 2 and verdict.is_sound
+    assert answers["log"] == list(range(20))
+    assert answers["latest"] == [*([0, at] for at in range(16, 20)), *([1, at] for at in range(3))]
+    assert answers["read latest"] == [[16, 17, 18, 19]] * 2
+    assert answers["view"] == 23

@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.random]
 
 def clean(living: Living, root: Path, round_: Round, engine: Engine, limits: RunLimits) -> LogResult:
     """Clean one of the copies of a life's log."""
-    given, now_ms = living.settings(round_), living.clock.now_ms()
-    return logs.run(root, config=given, now_ms=now_ms, engine=lambda: engine, limits=limits)
+    config, now_ms = living.settings(round_), living.clock.now_ms()
+    return logs.run(root, config=config, now_ms=now_ms, engine=lambda: engine, limits=limits)
 
 
 def check(life: Life, root: Path, session: SparkSession) -> None:

@@ -63,7 +63,7 @@ def test_the_files_are_those_of_one_task(
     result = logs.run(tmp_path / "cut", config=CONFIG, limits=limits, engine=lambda: engine)
     assert result.status == CLEANED, result.reason
     assert ranges == ([BATCHES] * GROUPS if plan == "in waves" else [GROUPS * BATCHES])
-    wanted = logs.run(tmp_path / "whole", config=CONFIG, engine=InProcessEngine)
-    assert wanted.status == CLEANED and wanted.counts == result.counts
+    expected = logs.run(tmp_path / "whole", config=CONFIG, engine=InProcessEngine)
+    assert expected.status == CLEANED and expected.counts == result.counts
     assert logs.tree(tmp_path / "cut") == logs.tree(tmp_path / "whole")
     assert not (partition / ".siltstone").exists()

@@ -22,19 +22,19 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("dirty", [True, False])
 @pytest.mark.parametrize("count", [0, 1, 1000])
-def test_entries(dirty: bool, count: int) -> None:
+def test_entries_come_as_they_were_sent(dirty: bool, count: int) -> None:
     entries = np.arange(2 * count, dtype=np.uint64).reshape(-1, 2)
     blob = EntryBlob(bucket=3, is_dirty=dirty, base_offset=1 << 40, entries=entries)
     (row,) = rows.rows_of([entries_row(blob).batch()])
-    found = entries_of(row, 5)
-    assert (found.bucket, found.is_dirty, found.base_offset) == (3, dirty, 1 << 40)
-    assert np.array_equal(found.entries, entries)
+    decoded = entries_of(row, 5)
+    assert (decoded.bucket, decoded.is_dirty, decoded.base_offset) == (3, dirty, 1 << 40)
+    assert np.array_equal(decoded.entries, entries)
     with pytest.raises(ValueError, match="were sent"):
         entries_of(replace(row, count=count + 1), 5)
 
 
 @pytest.mark.parametrize("count", [1, 7, 100_000])
-def test_winners_in_pieces(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_winners_come_in_several_rows(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOB_BYTES_MAX", 64_000)
     offsets = np.arange(count, dtype=np.uint32)
     sent = list(rows.rows_of(row.batch() for row in rows.array_rows(rows.RETAINED, 4, offsets)))
@@ -49,7 +49,7 @@ SPLIT = InputSplit(segment=1, start_position=9, end_position=20, first_offset=7,
 GROUP_RANGE = GroupRange(group=3, task=2, splits=(SPLIT,))
 
 
-def test_reports() -> None:
+def test_reports_come_as_they_were_sent() -> None:
     error = ErrorDetails(code="CORRUPT_FILE", path="/x/ü", position=1 << 40, advice='say "so"')
     failure = LogFailure(status="failed", reason='a "reason" with \n and ü', details=error)
     for report in (

@@ -29,31 +29,31 @@ from tests.support.operator.staged import stage
 from tests.support.thoroughness import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.random]
-Said = list[pa.RecordBatch]
+Batches = list[pa.RecordBatch]
 
 
 def again_and_again(stages: list[Stage], rng: random.Random) -> list[Row]:
     """Run each task of each stage three times, its rows shuffled, and go on with the last time's."""
     first = pa.RecordBatch.from_pydict({"id": list(range(stages[0].tasks))})
-    given: list[Said] = [[first.slice(number, 1)] for number in range(stages[0].tasks)]
-    for at, each in enumerate(stages):
-        is_last, said = at + 1 == len(stages), []
-        for batches in given:
-            tries = [list(rows_of(run(each, batches, rng))) for _ in range(3)]
+    inputs: list[Batches] = [[first.slice(number, 1)] for number in range(stages[0].tasks)]
+    for at, spark_stage in enumerate(stages):
+        is_last, results = at + 1 == len(stages), []
+        for batches in inputs:
+            tries = [list(rows_of(run(spark_stage, batches, rng))) for _ in range(3)]
             if not is_last:
-                plain = [sorted(map(as_text, rows)) for rows in tries]
-                assert plain[0] == plain[1] == plain[2], each.function.__name__
-            said += tries[-1]
+                texts = [sorted(map(as_text, rows)) for rows in tries]
+                assert texts[0] == texts[1] == texts[2], spark_stage.function.__name__
+            results += tries[-1]
         if is_last:
-            return said
+            return results
         tasks = stages[at + 1].tasks
-        given = [[row.batch() for row in said if row.target % tasks == number] for number in range(tasks)]
+        inputs = [[row.batch() for row in results if row.target % tasks == number] for number in range(tasks)]
     raise AssertionError("a job without stages")
 
 
-def run(each: Stage, batches: Said, rng: random.Random) -> Said:
+def run(spark_stage: Stage, batches: Batches, rng: random.Random) -> Batches:
     shuffled = rng.sample(batches, len(batches))
-    return list(each.function(*each.arguments, shuffled))
+    return list(spark_stage.function(*spark_stage.arguments, shuffled))
 
 
 def as_text(row: Row) -> str:
@@ -75,7 +75,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("wave_bytes", [1 << 30, 0], ids=["one job", "waves"])
 @pytest.mark.parametrize("name", ["basic_zipf_ts", "codec_lz4", "txn", "tombstones_long"])
-def test_cleaning(
+def test_a_stage_of_a_cleaning_says_the_same_again(
     golden: Path,
     tmp_path: Path,
     session: SparkSession,
@@ -92,7 +92,7 @@ def test_cleaning(
     assert jobs
 
 
-def test_compaction(session: SparkSession, jobs: list[str]) -> None:
+def test_a_stage_of_a_compaction_says_the_same_again(session: SparkSession, jobs: list[str]) -> None:
     @settings(
         max_examples=examples(8), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )

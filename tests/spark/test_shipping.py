@@ -72,7 +72,9 @@ def test_the_same_package_is_taken_where_it_is_installed(archive: Path, tmp_path
 
 
 @pytest.mark.parametrize("change", ["another", "more", "less"])
-def test_another_one_is_not(archive: Path, tmp_path: Path, home: Path, change: str) -> None:
+def test_another_package_that_is_installed_is_not_taken(
+    archive: Path, tmp_path: Path, home: Path, change: str
+) -> None:
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(tmp_path / "site")
     installed = tmp_path / "site" / "siltstone"
@@ -86,7 +88,7 @@ def test_another_one_is_not(archive: Path, tmp_path: Path, home: Path, change: s
     assert (package / "__pycache__" / "kernel.nbc").read_bytes() == b"machine code"
 
 
-def test_it_is_unpacked_once(archive: Path, home: Path) -> None:
+def test_the_package_is_unpacked_once(archive: Path, home: Path) -> None:
     first, _ = siltstone_daemon.chosen_package(archive, [])
     (first / "__pycache__" / "compiled-here.nbc").write_bytes(b"")
     assert siltstone_daemon.chosen_package(archive, []) == (first, False)
@@ -124,7 +126,7 @@ def test_a_folder_that_is_not_what_it_was_is_not_used(
 
 
 @pytest.mark.parametrize("home_is", ["missing", "a file", "read-only"])
-def test_without_a_home_it_goes_beside_the_zip(
+def test_without_a_home_the_package_is_unpacked_beside_the_zip(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home_is: str
 ) -> None:
     here = Path(shutil.copy(archive, tmp_path))
@@ -143,7 +145,7 @@ def start(folder: Path, home: Path, site: Path | None = None) -> Path:
     shutil.copy(siltstone_daemon.__file__, folder)
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environment |= {"HOME": str(home), **({"PYTHONPATH": str(site)} if site else {})}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "siltstone_daemon", "pyspark.worker"],
         cwd=folder,
         env=environment,
@@ -151,11 +153,11 @@ def start(folder: Path, home: Path, site: Path | None = None) -> Path:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
+    assert completed.returncode == 0, completed.stderr
+    return Path(completed.stdout.strip())
 
 
-def test_the_daemon_runs_on_the_chosen_one(archive: Path, tmp_path: Path, home: Path) -> None:
+def test_the_daemon_runs_on_the_chosen_package(archive: Path, tmp_path: Path, home: Path) -> None:
     assert start(archive.parent, home).parents[2] == packages(home)
     shutil.rmtree(packages(home))
     with zipfile.ZipFile(archive) as packed:
@@ -164,7 +166,7 @@ def test_the_daemon_runs_on_the_chosen_one(archive: Path, tmp_path: Path, home: 
     assert not any(packages(home).rglob("*"))
 
 
-def test_a_worker_of_pysparks_daemon_imports_the_chosen_one(
+def test_a_worker_of_pysparks_daemon_imports_the_chosen_package(
     archive: Path, tmp_path: Path, home: Path
 ) -> None:
     folder = tmp_path / "executor"
@@ -177,11 +179,11 @@ def test_a_worker_of_pysparks_daemon_imports_the_chosen_one(
         "assert siltstone.version == 'shipped'\n"
     )
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment, "HOME": str(home)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert Path(done.stdout.strip()).parents[2] == packages(home)
+    assert Path(completed.stdout.strip()).parents[2] == packages(home)

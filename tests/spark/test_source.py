@@ -31,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two partitions of 300 records each, in three segments; every fifth value is null, some have headers."""
 
     def segment(first: int) -> list[bytes]:
-        each = [
+        records = [
             Rec(
                 offset=at,
                 key=b"key %d" % (at % 7),
@@ -41,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
             for at in range(first, first + 100)
         ]
-        return [batch(each[:60]), batch(each[60:])]
+        return [batch(records[:60]), batch(records[60:])]
 
     segments = {first: segment(first) for first in (0, 100, 200)}
     return log_directory(tmp_path_factory.mktemp("source"), {"users-0": segments, "users-1": segments})
@@ -73,8 +73,8 @@ def places(frame: DataFrame) -> list[tuple[int, int]]:
 
 
 def test_every_row_is_the_plain_readers(session: SparkSession, root: Path) -> None:
-    found = load(session, root, includeHeaders="true", minPartitions="7")
-    assert found.rdd.getNumPartitions() >= 7
+    frame = load(session, root, includeHeaders="true", minPartitions="7")
+    assert frame.rdd.getNumPartitions() >= 7
     with ReadOnlyLogs([root]) as logs:
         expected = [
             row
@@ -82,7 +82,7 @@ def test_every_row_is_the_plain_readers(session: SparkSession, root: Path) -> No
             for row in to_arrow(logs[topic_partition], include_headers=True).to_pylist()
         ]
     order = ("partition", "offset")
-    rows = sorted(found.toArrow().to_pylist(), key=lambda row: tuple(row[name] for name in order))
+    rows = sorted(frame.toArrow().to_pylist(), key=lambda row: tuple(row[name] for name in order))
     assert rows == expected
 
 
@@ -255,8 +255,8 @@ def test_read_takes_all_directories_of_a_broker_and_lists_of_topics(
     session: SparkSession, stopped_broker: tuple[Path, Path]
 ) -> None:
     frame = st.read(session, stopped_broker, ["users", "ledger"], columns=["topic", "partition"])
-    found = {(row.topic, row.partition) for row in frame.distinct().collect()}
-    assert found == {("users", 0), ("ledger", 0), ("ledger", 1)}
+    partitions = {(row.topic, row.partition) for row in frame.distinct().collect()}
+    assert partitions == {("users", 0), ("ledger", 0), ("ledger", 1)}
     with raises_error(UsageError, about="no log directory", advice="log.dirs"):
         st.read(session, [])
 

@@ -93,21 +93,21 @@ def test_the_clusters_settings_and_spark_submits_hold(golden: Path, tmp_path: Pa
     assert document["engine"] == f"spark {cluster.master}"
     assert logs_in(there.directory) == logs_in(here.directory)
     assert not cluster.packages(), "these executors have it installed"
-    (told,) = (path for path in events.iterdir() if path.is_file() and not path.name.startswith("."))
-    lines = [json.loads(line) for line in told.read_text().splitlines()]
-    found = next(line["Spark Properties"] for line in lines if "Spark Properties" in line)
-    assert DRIVERS["spark.driver.extraJavaOptions"] in found.pop("spark.driver.extraJavaOptions")
-    wanted = {**defaults, **SMALL, **REQUIRED, "spark.app.name": "nightly", "spark.master": cluster.master}
-    assert found.items() >= wanted.items()
-    assert "spark.authenticate" not in found
-    assert "TieredStopAtLevel" not in found.get("spark.executor.extraJavaOptions", "")
+    (event_log,) = (path for path in events.iterdir() if path.is_file() and not path.name.startswith("."))
+    lines = [json.loads(line) for line in event_log.read_text().splitlines()]
+    settings = next(line["Spark Properties"] for line in lines if "Spark Properties" in line)
+    assert DRIVERS["spark.driver.extraJavaOptions"] in settings.pop("spark.driver.extraJavaOptions")
+    expected = {**defaults, **SMALL, **REQUIRED, "spark.app.name": "nightly", "spark.master": cluster.master}
+    assert settings.items() >= expected.items()
+    assert "spark.authenticate" not in settings
+    assert "TieredStopAtLevel" not in settings.get("spark.executor.extraJavaOptions", "")
     starts = [line["Properties"] for line in lines if line["Event"] == "SparkListenerJobStart"]
     titles = {properties.get("spark.job.description") for properties in starts}
     assert titles == {f"siltstone: {there.partition.name}"}
 
 
 @pytest.mark.parametrize("kind", [INSTALLED, BARE])
-def test_it_cleans_where_the_package_is_installed_and_where_it_is_not(
+def test_a_cluster_cleans_where_the_package_is_installed_and_where_it_is_not(
     golden: Path, tmp_path: Path, cluster: Cluster, kind: str
 ) -> None:
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
@@ -134,11 +134,11 @@ def test_a_programs_own_session_is_used_and_stays_as_it_is(
     keywords = {"topic": there.case.topic, "config": config, "now_ms": request.now_ms}
     script = [sys.executable, "-m", "tests.support.spark.own_session_on_cluster", cluster.master]
     script += [str(there.directory), str(out), json.dumps(keywords), json.dumps({**SMALL, **QUICK})]
-    said = json.loads(cluster.run(script, kind))
-    assert said.pop("engine") == f"spark {cluster.master}"
-    too_late = said.pop("too late")
+    outcome = json.loads(cluster.run(script, kind))
+    assert outcome.pop("engine") == f"spark {cluster.master}"
+    too_late = outcome.pop("too late")
     assert "spark.executor.memory" in too_late and "9g" not in too_late  # a value may be a secret
-    assert said == {
+    assert outcome == {
         "explained": ["would_clean"],
         "cleaned": ["cleaned"],
         "verified": True,
@@ -152,8 +152,12 @@ def fenced(cluster: Cluster, logs: Sequence[Staged], what: str, marks: Path, **s
     """The command of cleanings to which something happens, one after another."""
     marks.mkdir()
     request, directories = logs[0].request, [str(staged.directory) for staged in logs]
-    given = {"topics": list(request.topics), "now_ms": request.now_ms, "config": list(request.config)}
-    words = [what, cluster.master, json.dumps(directories), json.dumps(given)]
+    request_fields = {
+        "topics": list(request.topics),
+        "now_ms": request.now_ms,
+        "config": list(request.config),
+    }
+    words = [what, cluster.master, json.dumps(directories), json.dumps(request_fields)]
     words += [json.dumps({**SMALL, **QUICK, **settings}), str(marks)]
     return [sys.executable, "-m", "tests.support.spark.fenced_on_cluster", *words]
 
@@ -177,8 +181,8 @@ def test_the_bytes_are_the_same_whatever_is_lost_or_done_twice(
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
     here.clean_one()
     marks, settings = tmp_path / "marks", {**settings, "spark.sql.adaptive.enabled": adaptive}
-    (said,) = json.loads(cluster.run(fenced(cluster, [there], what, marks, **settings)))
-    assert said["status"] == "cleaned", said
+    (result,) = json.loads(cluster.run(fenced(cluster, [there], what, marks, **settings)))
+    assert result["status"] == "cleaned", result
     assert len(list(marks.glob("0.*"))) > 1 if what == TWICE else (marks / "killed").exists()
     assert logs_in(there.directory) == logs_in(here.directory)
     no_leftovers(there.directory)
@@ -192,8 +196,8 @@ def test_executors_of_this_machine_exchange_rows_through_files(
     here, there = stage(golden, SET, tmp_path / "here"), stage(golden, SET, tmp_path / "there")
     here.clean_one()
     marks = tmp_path / "marks"
-    (said,) = json.loads(cluster.run(fenced(cluster, [there], what, marks)))
-    assert said["status"] == "cleaned", said
+    (result,) = json.loads(cluster.run(fenced(cluster, [there], what, marks)))
+    assert result["status"] == "cleaned", result
     assert (marks / (EXCHANGED if what == EXCHANGED else GAVE_UP)).exists()
     assert (marks / "killed").exists() == (what != EXCHANGED)
     assert logs_in(there.directory) == logs_in(here.directory)
@@ -234,8 +238,8 @@ def leaves(cluster: Cluster, golden: Path, folder: Path, what: str, settings: di
     here.clean_one()
     logs = [stage(golden, SET, folder / name) for name in ("there", "next")]
     marks = folder / "marks"
-    said = json.loads(cluster.run(fenced(cluster, logs, what, marks, **settings)))
-    assert [result["status"] for result in said] == ["cleaned", "cleaned"], said
+    results = json.loads(cluster.run(fenced(cluster, logs, what, marks, **settings)))
+    assert [result["status"] for result in results] == ["cleaned", "cleaned"], results
     assert (marks / LEFT).exists(), "an executor has left"
     for staged in logs:
         assert logs_in(staged.directory) == logs_in(here.directory)

@@ -40,14 +40,14 @@ def _one_loop() -> Iterator[None]:
 def _one_document() -> Iterator[None]:
     """``/openapi.json`` is made once of the same routes, and not for each site: it takes 0.3 s. The
     routes are kept with it: an id is given again once its object is gone."""
-    made: dict[tuple[int, ...], tuple[list[BaseRoute], JsonObject]] = {}
+    descriptions: dict[tuple[int, ...], tuple[list[BaseRoute], JsonObject]] = {}
     describe = openapi._described
 
     def described(app: FastAPI) -> JsonObject:
         routes = tuple(map(id, app.routes))
-        if routes not in made:
-            made[routes] = (list(app.routes), describe(app))
-        return copy.deepcopy(made[routes][1])
+        if routes not in descriptions:
+            descriptions[routes] = (list(app.routes), describe(app))
+        return copy.deepcopy(descriptions[routes][1])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openapi, "_described", described)

@@ -31,8 +31,8 @@ def client(served: Served) -> TestClient:
 @pytest.fixture
 def root(client: TestClient) -> str:
     """The path of the one cluster."""
-    (found,) = client.get("/v3/clusters").json()["data"]
-    return f"/v3/clusters/{found['cluster_id']}"
+    (cluster,) = client.get("/v3/clusters").json()["data"]
+    return f"/v3/clusters/{cluster['cluster_id']}"
 
 
 @pytest.fixture
@@ -74,27 +74,27 @@ def test_the_cluster_is_that_of_meta_properties(client: TestClient, served: Serv
 
 
 def test_every_link_of_the_resources_leads_somewhere(client: TestClient, root: str) -> None:
-    seen, waiting = set[str](), [f"{BASE}/v3/clusters"]
+    visited, waiting = set[str](), [f"{BASE}/v3/clusters"]
     while waiting:
         url = waiting.pop()
-        if url in seen or "/topics/users/configs/" in url or "/brokers/0/configs/" in url:
+        if url in visited or "/topics/users/configs/" in url or "/brokers/0/configs/" in url:
             continue  # a setting has no further links
-        seen.add(url)
+        visited.add(url)
         answer = client.get(url)
         assert answer.status_code == (400 if url.endswith("/acls") else 200), url
         waiting += _links(answer.json())
     assert {
         f"{BASE}{root}/{path}" for path in ("topics/users/partitions/1/replicas/0", "consumer-groups")
-    } < seen
+    } < visited
 
 
 def _links(document: Any) -> list[str]:
     if isinstance(document, list):
-        return [link for each in document for link in _links(each)]
+        return [link for item in document for link in _links(item)]
     if not isinstance(document, dict):
         return []
     own = [document[name] for name in ("self", "related") if name in document]
-    return own + [link for each in document.values() for link in _links(each)]
+    return own + [link for value in document.values() for link in _links(value)]
 
 
 def test_the_older_prefix_answers_with_its_own_links(client: TestClient, root: str) -> None:
@@ -102,13 +102,16 @@ def test_the_older_prefix_answers_with_its_own_links(client: TestClient, root: s
     assert answer.json()["metadata"]["self"] == f"{BASE}/kafka{root}/topics/users"
 
 
-def test_brokers(ask: Ask) -> None:
+def test_there_is_one_broker_which_has_all_replicas(ask: Ask) -> None:
     assert [broker["broker_id"] for broker in data(ask("GET", "brokers"))] == [0]
     assert ask("GET", "brokers/0").json()["kind"] == "KafkaBroker"
     refused(ask("GET", "brokers/7"), 404, 404, "broker 0")
     refused(ask("GET", "brokers/x"), 400, 400, "broker_id")
     replicas = data(ask("GET", "brokers/0/partition-replicas"))
-    assert [(each["topic_name"], each["partition_id"]) for each in replicas] == [("users", 0), ("users", 1)]
+    assert [(replica["topic_name"], replica["partition_id"]) for replica in replicas] == [
+        ("users", 0),
+        ("users", 1),
+    ]
     refused(ask("GET", "brokers/7/partition-replicas"), 404, 404)
 
 
@@ -129,12 +132,12 @@ def test_a_topic_is_created_with_its_place_and_tag(ask: Ask, served: Served, roo
     }
     assert ask("POST", "topics", json={**body, "validate_only": True}).status_code == 200
     assert served.opened().topics.names() == ["users"]
-    made = ask("POST", "topics", json=body)
-    assert made.status_code == 201
-    assert made.headers["location"] == f"{BASE}{root}/topics/orders"
-    assert (made.json()["partitions_count"], made.json()["replication_factor"]) == (3, 1)
+    created = ask("POST", "topics", json=body)
+    assert created.status_code == 201
+    assert created.headers["location"] == f"{BASE}{root}/topics/orders"
+    assert (created.json()["partitions_count"], created.json()["replication_factor"]) == (3, 1)
     assert dict(served.describe("orders").config) == {"retention.ms": "5"}
-    assert made.headers["etag"] == ask("GET", "topics/orders").headers["etag"]
+    assert created.headers["etag"] == ask("GET", "topics/orders").headers["etag"]
     assert [topic["topic_name"] for topic in data(ask("GET", "topics"))] == ["orders", "users"]
     assert ask("POST", "topics", json={"topic_name": "one"}).json()["partitions_count"] == 1
 
@@ -198,7 +201,7 @@ def test_a_page_has_a_size(ask: Ask, size: str) -> None:
 
 
 def test_partitions_replicas_and_offsets(ask: Ask) -> None:
-    assert [each["partition_id"] for each in data(ask("GET", "topics/users/partitions"))] == [0, 1]
+    assert [partition["partition_id"] for partition in data(ask("GET", "topics/users/partitions"))] == [0, 1]
     assert ask("GET", "topics/users/partitions/1").json()["leader"]["related"].endswith("/1/replicas/0")
     (replica,) = data(ask("GET", "topics/users/partitions/0/replicas"))
     assert (replica["broker_id"], replica["is_leader"], replica["is_in_sync"]) == (0, True, True)
@@ -217,7 +220,7 @@ def test_the_replication_factor_is_that_of_the_replicas_that_are_listed(
 ) -> None:
     """As in look mode over one broker of a cluster of several."""
     replicas = clusters.PartitionReplicas(leader=2, replicas=(0, 1, 2), in_sync=(0, 2))
-    monkeypatch.setattr(clusters, "replicas_of", lambda *asked: replicas)
+    monkeypatch.setattr(clusters, "replicas_of", lambda *arguments: replicas)
     assert len(data(ask("GET", "topics/users/partitions/0/replicas"))) == 3
     for topic in (*data(ask("GET", "topics")), ask("GET", "topics/users").json()):
         assert topic["replication_factor"] == 3
@@ -227,7 +230,7 @@ def test_the_replication_factor_is_that_of_the_replicas_that_are_listed(
 
 
 def test_the_settings_of_a_topic(ask: Ask) -> None:
-    listed = {each["name"]: each for each in data(ask("GET", "topics/users/configs"))}
+    listed = {setting["name"]: setting for setting in data(ask("GET", "topics/users/configs"))}
     policy = listed["cleanup.policy"]
     assert (policy["value"], policy["source"], policy["is_default"]) == (
         "compact",
@@ -243,7 +246,7 @@ def test_the_settings_of_a_topic(ask: Ask) -> None:
     one = ask("GET", "topics/users/configs/cleanup.policy")
     assert one.json() == policy
     assert one.headers["etag"] == ask("GET", "topics/users").headers["etag"]
-    assert {each["topic_name"] for each in data(ask("GET", "topics/-/configs"))} == {"users"}
+    assert {setting["topic_name"] for setting in data(ask("GET", "topics/-/configs"))} == {"users"}
     refused(ask("GET", "topics/none/configs"), 404, 40403)
     refused(ask("GET", "topics/users/configs/nonsense"), 404, 404)
 
@@ -292,7 +295,7 @@ def test_the_brokers_settings_are_changed_in_its_file(
 ) -> None:
     listed = ask("GET", place)
     tag = {"If-Match": listed.headers["etag"]}
-    names = [each["name"] for each in listed.json()["data"]]
+    names = [setting["name"] for setting in listed.json()["data"]]
     assert "log.cleaner.enable" in names
     assert ("log.retention.ms" in names) == (place != "broker-configs")
     assert ask("PUT", f"{place}/log.retention.ms", json={"value": "9000"}, headers=tag).status_code == 204
@@ -405,8 +408,8 @@ def test_a_batch_names_what_was_refused(ask: Ask, served: Served) -> None:
     ]
     answer = ask("POST", "topics/users/records:batch", json={"entries": entries})
     assert answer.status_code == 200
-    assert [each["id"] for each in answer.json()["successes"]] == ["1", "2"]
-    assert [(each["id"], each["error_code"]) for each in answer.json()["failures"]] == [("3", 42206)]
+    assert [success["id"] for success in answer.json()["successes"]] == ["1", "2"]
+    assert [(failure["id"], failure["error_code"]) for failure in answer.json()["failures"]] == [("3", 42206)]
     is_json = {"Content-Type": "application/json"}
     for number in ("NaN", "-Infinity", "1e400"):
         body = f'{{"entries": [{{"id": "1", "key": {{"type": "JSON", "data": {number}}}}}]}}'
@@ -452,18 +455,18 @@ def test_groups_are_read_from_the_directory(looking: Callable[[str], Response]) 
     assert [consumer["consumer_id"] for consumer in consumers] == ["m1", "m2"]
     assert looking("consumer-groups/billing/consumers/m1").json() == consumers[0]
     assigned = data(looking("consumer-groups/billing/consumers/m1/assignments"))
-    assert [(each["topic_name"], each["partition_id"]) for each in assigned] == [
+    assert [(assignment["topic_name"], assignment["partition_id"]) for assignment in assigned] == [
         ("new", 0),
         ("orders", 0),
         ("orders", 1),
     ]
     lags = {
-        (each["topic_name"], each["partition_id"]): (
-            each["current_offset"],
-            each["log_end_offset"],
-            each["lag"],
+        (lag["topic_name"], lag["partition_id"]): (
+            lag["current_offset"],
+            lag["log_end_offset"],
+            lag["lag"],
         )
-        for each in data(looking("consumer-groups/billing/lags"))
+        for lag in data(looking("consumer-groups/billing/lags"))
     }
     assert lags[("orders", 0)] == (12, 10, -2)
     assert lags[("orders", 1)] == (10, 10, 0)
@@ -502,7 +505,7 @@ def test_a_page_asks_for_no_more_keys_than_it_needs() -> None:
             "KafkaList", "http://x", keys(), lambda key: {"key": key}, Paging(size=2, token=token)
         )
         query = urlsplit(answer["metadata"]["next"]).query
-        return [each["key"] for each in answer["data"]], parse_qs(query)["page_token"][0]
+        return [row["key"] for row in answer["data"]], parse_qs(query)["page_token"][0]
 
     first, token = page(None)
     second, _ = page(token)

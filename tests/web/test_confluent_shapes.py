@@ -174,15 +174,15 @@ def is_of(value: object, kind: str) -> bool:
         case "truth":
             return isinstance(value, bool)
         case "numbers" | "texts":
-            return isinstance(value, list) and all(is_of(each, kind[:-1]) for each in value)
+            return isinstance(value, list) and all(is_of(item, kind[:-1]) for item in value)
         case _:
             assert kind == SYNONYMS
             return isinstance(value, list) and all(
-                set(each) == {"name", "value", "source"}
-                and isinstance(each["name"], str)
-                and is_of(each["value"], "text?")
-                and each["source"] in WORDS["source"]
-                for each in value
+                set(synonym) == {"name", "value", "source"}
+                and isinstance(synonym["name"], str)
+                and is_of(synonym["value"], "text?")
+                and synonym["source"] in WORDS["source"]
+                for synonym in value
             )
 
 
@@ -226,12 +226,12 @@ class Api:
     def links(self, document: Any) -> Iterator[str]:
         """All links of an answer."""
         if isinstance(document, list):
-            for each in document:
-                yield from self.links(each)
+            for part in document:
+                yield from self.links(part)
         elif isinstance(document, dict):
             yield from (document[name] for name in ("self", "related") if name in document)
-            for each in document.values():
-                yield from self.links(each)
+            for part in document.values():
+                yield from self.links(part)
 
 
 @pytest.fixture(params=["open", "with-groups"])
@@ -248,8 +248,8 @@ def api(request: pytest.FixtureRequest, served: Served, tmp_path: Path) -> Itera
 
 def _api(served: Served) -> Api:
     client = client_of(served)
-    (found,) = client.get("/v3/clusters").json()["data"]
-    cluster = found["cluster_id"]
+    (description,) = client.get("/v3/clusters").json()["data"]
+    cluster = description["cluster_id"]
     return Api(client=client, root=f"/v3/clusters/{cluster}", cluster=cluster)
 
 
@@ -262,7 +262,7 @@ def described_paths(api: Api) -> list[str]:
         **{"cluster_id": api.cluster, "topic_name": topic, "partition_id": "0", "broker_id": "0"},
         **{"consumer_group_id": "billing", "consumer_id": "m1"},
     }
-    (number,) = [each["broker_id"] for each in api.get(f"{api.root}/brokers")["data"]]
+    (number,) = [entry["broker_id"] for entry in api.get(f"{api.root}/brokers")["data"]]
     names["broker_id"] = str(number)
     paths = []
     for path, item in document["paths"].items():
@@ -271,12 +271,12 @@ def described_paths(api: Api) -> list[str]:
         if "consumer_group_id" in path and not has_groups:
             continue
         names["name"] = "cleanup.policy" if "{topic_name}" in path else "log.cleaner.enable"
-        paths.append(re.sub(r"\{(\w+)\}", lambda found: names[found[1]], path))
+        paths.append(re.sub(r"\{(\w+)\}", lambda match: names[match[1]], path))
     return paths
 
 
 def test_every_answer_has_the_shape_of_its_kind(api: Api) -> None:
-    seen, kinds, paths = set[str](), set[str](), described_paths(api)
+    checked_paths, kinds, paths = set[str](), set[str](), described_paths(api)
     for path in paths:
         document = api.get(path)
         assert document["metadata"]["self"] == f"{BASE}{path}"
@@ -290,8 +290,8 @@ def test_every_answer_has_the_shape_of_its_kind(api: Api) -> None:
             assert document["kind"] == f"{resource['kind']}List"
             api.check_resource(resource)
             kinds.add(resource["kind"])
-        seen.add(path)
-    assert len(seen) >= 10
+        checked_paths.add(path)
+    assert len(checked_paths) >= 10
     of_groups = {kind for kind in SHAPES if "Consumer" in kind}
     has_groups = any("consumer-groups/" in path for path in paths)
     assert kinds == set(SHAPES) - (set() if has_groups else of_groups)
@@ -299,10 +299,10 @@ def test_every_answer_has_the_shape_of_its_kind(api: Api) -> None:
 
 def test_every_link_leads_to_an_answer(api: Api) -> None:
     """Also those of groups, whose topics and partitions may be gone: these alone are not found."""
-    asked, waiting = set[str](), {f"{BASE}{path}" for path in described_paths(api)}
+    visited, waiting = set[str](), {f"{BASE}{path}" for path in described_paths(api)}
     while waiting:
         url = waiting.pop()
-        asked.add(url)
+        visited.add(url)
         answer = api.client.get(url)
         if url.endswith("/acls") or "/topics/gone/" in url or "/topics/new/" in url:
             assert answer.status_code in (400, 404), url
@@ -310,7 +310,7 @@ def test_every_link_leads_to_an_answer(api: Api) -> None:
         assert answer.status_code == 200, (url, answer.text)
         links = {link for link in api.links(answer.json()) if "/configs/" not in link}
         assert all(link.startswith(f"{BASE}/v3/clusters") for link in links)
-        waiting |= {link for link in links if "broker-configs/" not in link} - asked
+        waiting |= {link for link in links if "broker-configs/" not in link} - visited
 
 
 def test_pages_are_the_whole_list(api: Api) -> None:

@@ -47,8 +47,8 @@ def result_of(client: TestClient, served: Served, answer_json: dict[str, str]) -
 def test_a_key_is_erased_as_a_job_that_has_no_key(client: TestClient, served: Served) -> None:
     dry = client.post(ERASE, json={"key": "616e6e61", "key_format": "hex", "dry_run": True})
     assert (dry.status_code, dry.json()["kind"], dry.json()["target"]) == (202, "erase-key", "users")
-    (found,) = result_of(client, served, dry.json())["keys"]
-    assert (found["status"], found["values"], found["partitions"]) == ("found", 1, [1])
+    (counted,) = result_of(client, served, dry.json())["keys"]
+    assert (counted["status"], counted["values"], counted["partitions"]) == ("found", 1, [1])
     (erased,) = result_of(client, served, client.post(ERASE, json={"key": "anna"}).json())["keys"]
     assert erased["status"] == "values_gone"
     assert [record.value for record in served.opened()["users", 1]] == [None]
@@ -64,12 +64,12 @@ def test_a_topic_is_emptied_as_a_job(client: TestClient, served: Served) -> None
     planned = result_of(
         client, served, client.post(EMPTY, json={"mode": "tombstones", "dry_run": True}).json()
     )
-    assert [each["keys"] for each in planned["partitions"]] == [1, 1]  # type: ignore[attr-defined]
+    assert [partition["keys"] for partition in planned["partitions"]] == [1, 1]  # type: ignore[attr-defined]
     assert served.opened()["users", 0].log_end_offset == 1
     result_of(client, served, client.post(EMPTY, json={"mode": "tombstones"}).json())
     assert [record.value for log in served.opened()["users"].logs() for record in log] == [None, None]
     truncated = result_of(client, served, client.post(EMPTY, json={"mode": "truncate"}).json())
-    assert [each["log_start_offset"] for each in truncated["partitions"]] == [2, 2]  # type: ignore[attr-defined]
+    assert [partition["log_start_offset"] for partition in truncated["partitions"]] == [2, 2]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_is_refused_becomes_no_job(
     assert served.jobs.all() == []
 
 
-def test_a_key_of_a_megabyte(client: TestClient, served: Served) -> None:
+def test_a_key_of_a_megabyte_is_erased(client: TestClient, served: Served) -> None:
     key = "k" * 1_000_000
     served.opened().topics.alter("users", {"segment.bytes": "10000000"})
     served.opened().send("users", b"v", key=key.encode(), partition=0)
@@ -149,7 +149,7 @@ def test_what_cannot_be_recorded_is_not_done(
     assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [(0, 1), (0, 1)]
 
 
-def test_they_need_an_administrator(served: Served) -> None:
+def test_emptying_and_erasing_need_an_administrator(served: Served) -> None:
     app = client_of(served).app._app  # type: ignore[attr-defined]
     of_changes = {path: role for path, methods, role in site.routes_with_roles(app) if "POST" in methods}
     names = ("/api/v1/topics/{topic}:empty", "/api/v1/topics/{topic}:erase-key")
@@ -167,10 +167,10 @@ def test_a_page_shows_at_once_what_would_go_and_asks_for_the_name(client: TestCl
     refused = client.post("/ui/topics/users/empty", data={"mode": "tombstones", "typed": "user"})
     assert refused.status_code == 400 and "type users" in refused.text
     assert served.jobs.all() == []
-    done = client.post(
+    answer = client.post(
         "/ui/topics/users/empty", data={"mode": "tombstones", "typed": "users"}, follow_redirects=False
     )
-    assert (done.status_code, done.headers["location"]) == (303, "/ui/jobs")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs")
     assert served.jobs.wait(served.jobs.all()[0].id, 60).state == "done"
     assert [record.value for log in served.opened()["users"].logs() for record in log] == [None, None]
 
@@ -193,17 +193,17 @@ def test_a_key_is_looked_for_at_once_and_erased_when_the_name_is_typed(
     client: TestClient, served: Served
 ) -> None:
     form = {"key": "anna", "key_format": "utf8"}
-    found = client.post("/ui/topics/users/erase", data=form)
-    checked(found.text)
-    assert "1 value and 0 tombstones of the key in 2 files (" in found.text
-    assert found.headers["cache-control"] == "no-store" and "anna" not in same_of(found.text)
+    preview = client.post("/ui/topics/users/erase", data=form)
+    checked(preview.text)
+    assert "1 value and 0 tombstones of the key in 2 files (" in preview.text
+    assert preview.headers["cache-control"] == "no-store" and "anna" not in same_of(preview.text)
     assert served.opened()["users", 1].log_end_offset == 1
     refused = client.post("/ui/topics/users/erase", data={**form, "typed": "x"})
     assert refused.status_code == 400 and "type users" in refused.text
     absent = client.post("/ui/topics/users/erase", data={"key": "nobody"})
     assert "No record has this key" in absent.text and 'name="typed"' not in absent.text
-    done = client.post("/ui/topics/users/erase", data={**form, "typed": "users"}, follow_redirects=False)
-    assert (done.status_code, done.headers["location"]) == (303, "/ui/jobs")
+    answer = client.post("/ui/topics/users/erase", data={**form, "typed": "users"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs")
     assert served.jobs.wait(served.jobs.all()[0].id, 60).state == "done"
     assert [record.value for record in served.opened()["users", 1]] == [None]
 
@@ -213,8 +213,8 @@ def test_a_large_topic_is_counted_and_searched_by_jobs(
 ) -> None:
     monkeypatch.setattr(console, "READ_BYTES", 0)
     assert "not counted" in client.get("/ui/topics/users/empty").text
-    asked = client.post("/ui/topics/users/erase", data={"key": "anna"}, follow_redirects=False)
-    assert (asked.status_code, asked.headers["location"]) == (303, "/ui/jobs")
+    answer = client.post("/ui/topics/users/erase", data={"key": "anna"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs")
     ended = served.jobs.wait(served.jobs.all()[0].id, 60)
     assert ended.result["keys"][0]["status"] == "found"  # type: ignore[index]
 

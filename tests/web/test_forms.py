@@ -78,12 +78,12 @@ message). A question mark: the form is a query."""
 
 
 @pytest.mark.parametrize(
-    ("path", "form", "field", "text", "status", "said"),
+    ("path", "form", "field", "text", "status", "message"),
     WRONG,
     ids=[f"{path} {field} {text[:9] or 'empty'}" for path, _, field, text, _, _ in WRONG],
 )
 def test_what_is_wrong_is_said_beside_its_field(
-    served: Served, path: str, form: dict[str, str], field: str, text: str, status: int, said: str
+    served: Served, path: str, form: dict[str, str], field: str, text: str, status: int, message: str
 ) -> None:
     client, wrong = client_of(served), {**form, field: text}
     before = served.describe("users"), served.opened()["users", 0].log_end_offset
@@ -95,10 +95,10 @@ def test_what_is_wrong_is_said_beside_its_field(
     )
     assert f'name="{field}"' in marked and "autofocus" in marked
     (beside,) = re.findall(r'id="wrong">(.*?)</', answer.text)
-    assert said in html.unescape(beside)
-    for name, kept in wrong.items():
+    assert message in html.unescape(beside)
+    for name, value in wrong.items():
         if name not in ("mode", "typed", "key_format", "value_format", "policy"):  # choices, confirmations
-            shown = html.escape(kept).replace("&#x27;", "&#39;")
+            shown = html.escape(value).replace("&#x27;", "&#39;")
             places = (f'value="{shown}"', f">{shown}</textarea>", f"<option selected>{shown}")
             assert any(place in answer.text for place in places), name
     assert (served.describe("users"), served.opened()["users", 0].log_end_offset) == before

@@ -203,25 +203,25 @@ class Table:
     def routes(self) -> list[Unsafe]:
         """The unsafe routes of the application."""
         app = self.client.app._app  # type: ignore[attr-defined]
-        found = [
+        routes = [
             Unsafe(method=method, path=path, role=role)
             for path, methods, role in site.routes_with_roles(app)
             for method in sorted(methods - {*SAFE_METHODS})
             if role is not None
         ]
-        assert len(found) > 30
-        return found
+        assert len(routes) > 30
+        return routes
 
-    def send(self, route: Unsafe, asked: Try | None = None, **headers: str) -> Response:
+    def send(self, route: Unsafe, attempt: Try | None = None, **headers: str) -> Response:
         """A request to a route: one that would change something, or with names filled in and no sense."""
-        asked = asked or Try(json={})
-        names = {**self.fill, **asked.names}
+        attempt = attempt or Try(json={})
+        names = {**self.fill, **attempt.names}
         path = re.sub(r"\{(\w+)(:\w+)?\}", lambda match: names.get(match[1], "users"), route.path)
-        body: dict[str, Any] = {"data": dict(asked.form)} if asked.form else {"json": asked.json}
-        if asked.json is None:
+        body: dict[str, Any] = {"data": dict(attempt.form)} if attempt.form else {"json": attempt.json}
+        if attempt.json is None:
             body.pop("json", None)
         return self.client.request(
-            route.method, path, headers={**asked.headers, **headers}, follow_redirects=False, **body
+            route.method, path, headers={**attempt.headers, **headers}, follow_redirects=False, **body
         )
 
     def looks(self) -> Looks:
@@ -259,8 +259,8 @@ class Table:
         for route in self.routes():
             if but(route):
                 continue
-            for asked in (None, _request_of(route)):
-                answer = self.send(route, asked, **headers)
+            for attempt in (None, _request_of(route)):
+                answer = self.send(route, attempt, **headers)
                 assert answer.status_code == status, (route, answer.text)
             assert self.looks() == before, route
         assert self.digest() == bytes_before
@@ -316,9 +316,11 @@ def with_users(served: Served) -> Table:
 def test_a_request_without_a_login_changes_nothing(with_users: Table) -> None:
     with_users.refused(401)
     wrong = base64.b64encode(b"ADMIN:wrong").decode()
-    for given in ("Basic !!!", f"Basic {wrong}", "Bearer x", "Digest x"):
+    for authorization in ("Basic !!!", f"Basic {wrong}", "Bearer x", "Digest x"):
         assert (
-            with_users.client.delete("/probe/topics/users", headers={"Authorization": given}).status_code
+            with_users.client.delete(
+                "/probe/topics/users", headers={"Authorization": authorization}
+            ).status_code
             == 401
         )
     assert with_users.client.get("/metrics").status_code == 401
@@ -406,15 +408,15 @@ def _changing(table: Table) -> Iterator[tuple[Unsafe, Try]]:
     for route in table.routes():
         if _asks(route) or any(part in route.path for part in CHANGES_NOTHING):
             continue
-        asked = _request_of(route)
-        assert asked is not None, f"{route}: REQUESTS has no request that changes something"
-        yield route, asked
+        attempt = _request_of(route)
+        assert attempt is not None, f"{route}: REQUESTS has no request that changes something"
+        yield route, attempt
 
 
-def _outcome(table: Table, route: Unsafe, asked: Try) -> str:
+def _outcome(table: Table, route: Unsafe, attempt: Try) -> str:
     """How a request was refused, and no job made."""
     jobs = len(table.served.jobs.all())
-    answer = table.send(route, asked)
+    answer = table.send(route, attempt)
     is_of_several = "error_code" in answer.text or route.path.startswith("/ui/selected/")
     assert answer.status_code >= 400 or is_of_several, (route, answer.text)
     assert len(table.served.jobs.all()) == jobs, route
@@ -427,8 +429,8 @@ def test_what_cannot_be_recorded_is_not_changed(prepared: Table, monkeypatch: py
 
     monkeypatch.setattr(prepared.served.opened_changes(), "_append", full)
     before, bytes_before = prepared.looks(), prepared.digest()
-    for route, asked in _changing(prepared):
-        assert "not recorded" in _outcome(prepared, route, asked), route
+    for route, attempt in _changing(prepared):
+        assert "not recorded" in _outcome(prepared, route, attempt), route
         assert prepared.looks() == before, route
     assert prepared.digest() == bytes_before
 
@@ -438,17 +440,17 @@ def test_a_crash_between_audit_and_change_leaves_the_intent_alone(
 ) -> None:
     begin = ChangeLog.begin
 
-    def crashing(log: ChangeLog, *given: Any, **more: Any) -> str:
-        begin(log, *given, **more)
+    def crashing(log: ChangeLog, *arguments: Any, **keywords: Any) -> str:
+        begin(log, *arguments, **keywords)
         raise OSError("the process died")
 
     changes = prepared.served.opened_changes()
     changes.begin(administration.Actor(), "test", "users")  # so that the file is there
     monkeypatch.setattr(ChangeLog, "begin", crashing)
     intents, audit = 1, str(changes.path)
-    for route, asked in _changing(prepared):
+    for route, attempt in _changing(prepared):
         before = prepared.looks()
-        assert "died" in _outcome(prepared, route, asked), route
+        assert "died" in _outcome(prepared, route, attempt), route
         after = prepared.looks()
         assert after.memory == before.memory, route
         assert {path for path in after.files if after.files[path] != before.files.get(path)} == {audit}, route
@@ -458,10 +460,10 @@ def test_a_crash_between_audit_and_change_leaves_the_intent_alone(
     prepared.served.close()
     again = Table(open_served())
     assert again.looks().memory[0] == topics
-    left = again.served.opened_changes().newest(1000)
-    assert len(left) == intents
+    entries = again.served.opened_changes().newest(1000)
+    assert len(entries) == intents
     # A restart is done, whatever ended the process, when the directories are open again.
-    assert {change.outcome for change in left if change.action != RESTART} == {None}
+    assert {change.outcome for change in entries if change.action != RESTART} == {None}
 
 
 def test_a_program_and_a_page_of_the_console_may_change(served: Served) -> None:

@@ -152,7 +152,7 @@ async def _status(guards: Guards, password: str, path: str = "/api/v1/topics") -
     return status
 
 
-def test_others_are_answered_while_passwords_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_answered_while_passwords_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"x"})
@@ -239,11 +239,11 @@ def test_nothing_holds_a_connection_that_is_closed(
     wait_for: Callable[[Callable[[], bool]], None],
     headers: dict[str, str],
 ) -> None:
-    made, lost = list[weakref.ref[_Protocol]](), list[object]()
+    references, lost = list[weakref.ref[_Protocol]](), list[object]()
 
     class Watched(_Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            made.append(weakref.ref(self))
+            references.append(weakref.ref(self))
             super().connection_made(transport)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -255,13 +255,13 @@ def test_nothing_holds_a_connection_that_is_closed(
     server.start()
     try:
         for _ in range(3):
-            asked = http.client.HTTPConnection(server.urls[0].removeprefix("http://"))
-            asked.request("GET", "/healthz", headers=headers)
-            assert asked.getresponse().read() == b'{"status":"ok"}'
-            asked.close()
-        wait_for(lambda: len(lost) == len(made) == 3)
+            connection = http.client.HTTPConnection(server.urls[0].removeprefix("http://"))
+            connection.request("GET", "/healthz", headers=headers)
+            assert connection.getresponse().read() == b'{"status":"ok"}'
+            connection.close()
+        wait_for(lambda: len(lost) == len(references) == 3)
         gc.collect()
-        wait_for(lambda: [each() for each in made] == [None] * 3)
+        wait_for(lambda: [reference() for reference in references] == [None] * 3)
     finally:
         server.stop()
 
@@ -275,9 +275,9 @@ def test_a_client_that_reads_nothing_gives_its_connection_back(
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for left in reversed(range(pieces)):
+        for remaining in reversed(range(pieces)):
             body = bytes((16 << 20) // pieces)  # more than any socket takes
-            await send({"type": "http.response.body", "body": body, "more_body": left > 0})
+            await send({"type": "http.response.body", "body": body, "more_body": remaining > 0})
 
     monkeypatch.setattr(
         "siltstone.web.running.build_site",
@@ -336,13 +336,13 @@ def test_connections_beyond_the_limit_are_answered_with_503_until_one_is_closed(
         return answer.status
 
     try:
-        kept = [http.client.HTTPConnection(address) for _ in range(2)]
-        assert [status(connection) for connection in kept] == [200, 200]
+        connections = [http.client.HTTPConnection(address) for _ in range(2)]
+        assert [status(connection) for connection in connections] == [200, 200]
         assert status(http.client.HTTPConnection(address)) == 503
-        kept[0].close()
+        connections[0].close()
         wait_for(lambda: status(http.client.HTTPConnection(address)) == 200)
     finally:
-        for connection in kept:
+        for connection in connections:
             connection.close()
         server.stop()
 

@@ -136,14 +136,14 @@ def test_the_lags_of_groups_and_ends_of_logs_have_the_names_of_kafkas_exporter(
         ("kafka_consumergroup_lag", "lag"),
         ("kafka_consumergroup_current_offset", "committed"),
     ):
-        found = {
+        samples = {
             (sample.labels["consumergroup"], f"{sample.labels['topic']}-{sample.labels['partition']}"): (
                 sample.value
             )
             for sample in families[name].samples
         }
         expected = {(row["group"], row["log"]): row[key] for row in rows if row["lag"] is not None}
-        assert found == expected and found
+        assert samples == expected and samples
     assert not families["kafka_topic_partition_current_offset"].samples
 
 

@@ -54,8 +54,8 @@ def references(document: Any) -> Iterator[str]:
             yield document["$ref"]
         document = list(document.values())
     if isinstance(document, list):
-        for each in document:
-            yield from references(each)
+        for part in document:
+            yield from references(part)
 
 
 def test_every_rest_route_is_described(client: TestClient, document: dict[str, Any]) -> None:

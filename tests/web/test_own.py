@@ -52,7 +52,7 @@ def test_one_record_and_its_value(client: TestClient, served: Served) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "/value", "/why"])
-def test_a_record_that_is_not_there(client: TestClient, part: str) -> None:
+def test_a_record_that_is_not_there_is_not_found(client: TestClient, part: str) -> None:
     for offset in (-1, 1, 1 << 70):
         answer = client.get(f"{RECORD}/{offset}{part}")
         assert (answer.status_code, answer.json()["error_code"]) == (404, 404), answer.text
@@ -61,7 +61,9 @@ def test_a_record_that_is_not_there(client: TestClient, part: str) -> None:
     assert client.get(f"/api/v1/topics/none/partitions/0/records/0{part}").json()["error_code"] == 40403
 
 
-def test_a_record_that_is_masked(properties: Path, open_served: Callable[..., Served]) -> None:
+def test_a_masked_record_shows_neither_key_nor_value(
+    properties: Path, open_served: Callable[..., Served]
+) -> None:
     properties.write_text("log.cleaner.enable=false\nsiltstone.http.mask=users:key,users:value\n")
     served = open_served()
     served.opened().topics.create("users", 1, {})
@@ -79,11 +81,11 @@ def test_a_record_that_is_masked(properties: Path, open_served: Callable[..., Se
 def test_a_change_is_previewed_and_nothing_changes(client: TestClient, served: Served) -> None:
     before = dict(served.describe("users").config)
     change = {"set": {"retention.ms": "1", "cleanup.policy": "delete"}, "remove": []}
-    found = client.post(f"{TOPIC}/configs:preview", json=change).json()
-    assert {each["name"] for each in found["changed"]} == {"retention.ms", "cleanup.policy"}
-    assert [part["partition"] for part in found["partitions"]] == [0, 1]
-    assert any("no longer compacts" in sentence for sentence in found["sentences"])
-    assert any("a segment when it is older than 1 ms" in sentence for sentence in found["sentences"])
+    preview = client.post(f"{TOPIC}/configs:preview", json=change).json()
+    assert {setting["name"] for setting in preview["changed"]} == {"retention.ms", "cleanup.policy"}
+    assert [part["partition"] for part in preview["partitions"]] == [0, 1]
+    assert any("no longer compacts" in sentence for sentence in preview["sentences"])
+    assert any("a segment when it is older than 1 ms" in sentence for sentence in preview["sentences"])
     assert dict(served.describe("users").config) == before
     assert served.opened_changes().newest() == []
 
@@ -99,7 +101,7 @@ def test_a_preview_works_in_look_mode(served: Served, open_served: Callable[...,
 @pytest.mark.parametrize(
     "body", [[], {"set": {"retention.ms": 5}}, {"set": {"no.such": "1"}}, {"remove": "x"}, {"x": 1}, "x"]
 )
-def test_a_wrong_preview(client: TestClient, body: object) -> None:
+def test_a_wrong_preview_is_refused(client: TestClient, body: object) -> None:
     assert client.post(f"{TOPIC}/configs:preview", json=body).status_code == 400
     assert client.post("/api/v1/topics/none/configs:preview", json={}).status_code == 404
 
@@ -148,7 +150,7 @@ def test_the_cleaners_lists_have_pages(
     }
 
 
-def test_what_is_wrong_is_shown(tmp_path: Path, properties: Path) -> None:
+def test_offline_directories_and_a_lost_engine_are_shown(tmp_path: Path, properties: Path) -> None:
     paths = (tmp_path / "a", tmp_path / "b")
     with Served(ServeOptions(paths=paths, properties=properties, engine="process")) as served:
         client = client_of(served)
@@ -227,8 +229,13 @@ def test_open_transactions(client: TestClient, served: Served) -> None:
     assert (none["transactions"], none["total"], none["next_start"], none["notes"]) == ([], 0, None, [])
     shape = NewBatchHeader(producer_id=7, producer_epoch=3, base_sequence=0, transactional=True)
     append(served.opened()["users", 1], [NewRecord(key=b"k", value=b"v")], shape=shape)
-    (found,) = scanned_transactions(client, served)["transactions"]
-    assert (found["topic"], found["partition"], found["producer_id"], found["first_offset"]) == (
+    (transaction,) = scanned_transactions(client, served)["transactions"]
+    assert (
+        transaction["topic"],
+        transaction["partition"],
+        transaction["producer_id"],
+        transaction["first_offset"],
+    ) == (
         "users",
         1,
         7,

@@ -36,9 +36,9 @@ def test_settings_change_only_as_they_were_read(client: TestClient, served: Serv
     (planned,) = client.post("/api/v1/topics:alter", json={**tagged, "validate_only": True}).json()["topics"]
     assert planned["after"] == {"retention.ms": "5"}
     assert dict(served.describe("users").config) == before
-    (done,) = client.post("/api/v1/topics:alter", json=tagged).json()["topics"]
-    assert (done["before"], done["after"]) == (before, {"retention.ms": "5"})
-    assert done["etag"] == tag_of(client)
+    (outcome,) = client.post("/api/v1/topics:alter", json=tagged).json()["topics"]
+    assert (outcome["before"], outcome["after"]) == (before, {"retention.ms": "5"})
+    assert outcome["etag"] == tag_of(client)
 
 
 def test_each_of_many_topics_has_its_outcome(client: TestClient, served: Served) -> None:
@@ -50,7 +50,7 @@ def test_each_of_many_topics_has_its_outcome(client: TestClient, served: Served)
     ]
     answer = client.post("/api/v1/topics:alter", json={"topics": topics}, headers={"If-Match": "*"})
     assert answer.status_code == 200
-    assert [each.get("error_code") for each in answer.json()["topics"]] == [40403, None, 40002]
+    assert [outcome.get("error_code") for outcome in answer.json()["topics"]] == [40403, None, 40002]
     assert served.describe("orders").config["retention.ms"] == "5"
 
 
@@ -69,11 +69,11 @@ def test_a_topic_on_a_broken_disk_hides_no_outcome_of_another(
     topics = [{"topic": name, "set": {"retention.ms": "5"}} for name in ("orders", "users")]
     answer = client.post("/api/v1/topics:alter", json={"topics": topics}, headers={"If-Match": "*"})
     assert answer.status_code == 200
-    assert [each.get("error_code") for each in answer.json()["topics"]] == [None, 50002]
+    assert [outcome.get("error_code") for outcome in answer.json()["topics"]] == [None, 50002]
 
 
 @pytest.mark.parametrize("body", [{}, {"topics": []}, {"topics": [{"set": {}}]}, {"topics": [], "x": 1}, []])
-def test_a_change_names_topics(client: TestClient, body: object) -> None:
+def test_a_change_without_topics_is_refused(client: TestClient, body: object) -> None:
     assert client.post("/api/v1/topics:alter", json=body, headers={"If-Match": "*"}).status_code == 400
 
 
@@ -96,7 +96,7 @@ def test_a_partition_that_is_named_twice_is_in_the_job_once(
     served.jobs.wait(job["id"], 60)
 
 
-def test_what_cannot_be_cleaned(client: TestClient, served: Served) -> None:
+def test_a_cleaning_of_what_cannot_be_cleaned_is_refused(client: TestClient, served: Served) -> None:
     served.opened().topics.create("events", 1, {"cleanup.policy": "delete"})
     assert client.post("/api/v1/topics/none:clean").status_code == 404
     assert client.post("/api/v1/topics/users:clean", json={"partitions": [9]}).status_code == 404
@@ -124,7 +124,7 @@ def test_a_partition_is_paused_resumed_and_tried_again(client: TestClient, serve
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "retry-cleaning"])
-def test_a_partition_that_is_not_here(client: TestClient, action: str) -> None:
+def test_an_action_on_a_partition_that_is_not_here_is_refused(client: TestClient, action: str) -> None:
     assert client.post(f"/api/v1/topics/users/partitions/7:{action}").status_code == 404
     assert client.post(f"/api/v1/topics/none/partitions/0:{action}").status_code == 404
     assert client.post(f"/api/v1/topics/users/partitions/x:{action}").status_code == 400

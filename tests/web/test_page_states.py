@@ -39,7 +39,7 @@ _USERS = "\n".join(
 
 def pages(client: TestClient) -> list[tuple[str, Role]]:
     """(path, role) of each page, with names filled in."""
-    found = []
+    filled_pages = []
     for path, methods, role in routes_with_roles(client.app._app):  # type: ignore[attr-defined]
         if (
             "GET" in methods
@@ -49,9 +49,9 @@ def pages(client: TestClient) -> list[tuple[str, Role]]:
         ):
             filled = re.sub(r"\{(\w+)(:\w+)?\}", lambda name: FILLED[name[1]], path)
             ticked = "?topic=users&action=settings&name=segment.ms&value=700000"
-            found.append((filled + (ticked if path.endswith("/selected") else ""), role))
-    assert len(found) > 25
-    return sorted(found)
+            filled_pages.append((filled + (ticked if path.endswith("/selected") else ""), role))
+    assert len(filled_pages) > 25
+    return sorted(filled_pages)
 
 
 def forms(path: str, text: str) -> Iterator[tuple[str, str]]:
@@ -65,10 +65,10 @@ def forms(path: str, text: str) -> Iterator[tuple[str, str]]:
 
 def buttons_of(form: str) -> list[str]:
     """The buttons of a form that do it, and do not only check."""
-    found = [each for each in re.findall(r"<button[^>]*>", form) if "formmethod" not in each]
-    found = [each for each in found if ":check" not in each]
-    assert found, form
-    return found
+    buttons = [button for button in re.findall(r"<button[^>]*>", form) if "formmethod" not in button]
+    buttons = [button for button in buttons if ":check" not in button]
+    assert buttons, form
+    return buttons
 
 
 @pytest.fixture
@@ -135,19 +135,19 @@ def test_what_could_not_be_read_again_is_shown_as_older(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "module", "name", "said"),
+    ("path", "module", "name", "subject"),
     [
         ("/ui/transactions", transactions, "open_transactions", "Open transactions"),
         ("/ui/directories/0", disk_contents, "contents_of", "What it is full of"),
     ],
 )
 def test_what_is_being_found_says_how_far_it_is_and_why_it_failed(
-    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, module: object, name: str, said: str
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str, module: object, name: str, subject: str
 ) -> None:
     go_on, is_running = threading.Event(), threading.Event()
 
-    def slow(*given: object) -> object:
-        report: Report = given[-1]  # type: ignore[assignment]
+    def slow(*arguments: object) -> object:
+        report: Report = arguments[-1]  # type: ignore[assignment]
         report(3, 7)
         is_running.set()
         assert go_on.wait(20)
@@ -159,29 +159,29 @@ def test_what_is_being_found_says_how_far_it_is_and_why_it_failed(
     assert is_running.wait(20)
     text = client.get(path).text
     checked(text)
-    assert re.search(rf"{said} (is|are) being found: 3 of 7 logs", text), text
+    assert re.search(rf"{subject} (is|are) being found: 3 of 7 logs", text), text
     assert client.get(f"{path}?format=csv").status_code == 429  # a download is whole
     go_on.set()
     for scan in list(served.scans._futures):
         served.scans.wait(scan)
     text = client.get(path).text
     checked(text)
-    assert f"{said} could not be found: the disk failed" in text
+    assert f"{subject} could not be found: the disk failed" in text
 
 
 def test_where_the_server_is_read_only_each_button_says_so(busy: Served) -> None:
     reason = "siltstone.http.read.only=true"
-    client, seen = client_of(busy, with_rules(busy, read_only_reason=reason)), 0
+    client, form_count = client_of(busy, with_rules(busy, read_only_reason=reason)), 0
     for path, _ in pages(client):
         text = client.get(path).text
         checked(text)
         for action, form in forms(path, text):
             if action.endswith("/cancel"):  # of a job, which can only be a dry run
                 continue
-            seen += 1
+            form_count += 1
             assert reason in text, path
             assert all("disabled" in button for button in buttons_of(form)), (path, form)
-    assert seen > 15
+    assert form_count > 15
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_where_the_server_is_read_only_each_button_says_so(busy: Served) -> None
 )
 def test_each_role_sees_its_pages_and_why_it_may_not_do_the_rest(busy: Served, role: Role) -> None:
     rules = with_rules(busy, identity=Identity(auth="basic", users=Users(_USERS, "users")))
-    client, seen = client_of(busy, rules), 0
+    client, form_count = client_of(busy, rules), 0
     header = {"Authorization": f"Bearer {_TOKENS[role]}"}
     for path, needed in pages(client):
         answer = client.get(path, headers=header)
@@ -207,12 +207,12 @@ def test_each_role_sees_its_pages_and_why_it_may_not_do_the_rest(busy: Served, r
         assert answer.status_code == 200, (path, answer.text)
         assert f"signed in as {_TOKENS[role]} ({_TOKENS[role]})" in answer.text
         for action, form in forms(path, answer.text):
-            seen += 1
+            form_count += 1
             is_allowed = role >= _needed(client, action)
             for button in buttons_of(form):
                 assert ("disabled" in button) != is_allowed, (path, role, form)
             assert is_allowed or "this needs the role" in answer.text
-    assert seen > 15
+    assert form_count > 15
 
 
 def _needed(client: TestClient, action: str) -> Role:
@@ -227,10 +227,10 @@ def _needed(client: TestClient, action: str) -> Role:
 
 def _orders() -> Iterator[tuple[str, dict[str, str]]]:
     """Each form of the console that changes something, filled."""
-    for (method, path), asked in REQUESTS.items():
+    for (method, path), attempt in REQUESTS.items():
         if method == "POST" and path.startswith("/ui/"):
-            names = {**FILLED, "job_id": "none", **asked.names}
-            yield re.sub(r"\{(\w+)\}", lambda name, names=names: names[name[1]], path), dict(asked.form)  # type: ignore[misc]
+            names = {**FILLED, "job_id": "none", **attempt.names}
+            yield re.sub(r"\{(\w+)\}", lambda name, names=names: names[name[1]], path), dict(attempt.form)  # type: ignore[misc]
 
 
 def test_where_the_audit_log_is_full_a_form_says_so_in_the_frame(

@@ -76,10 +76,10 @@ class Outline(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.ids += [given["id"] or ""] if "id" in given else []
-        self.inline += [name for name in given if name == "style" or name.startswith(("on", "hx-on"))]
-        if tag == "script" and "src" not in given:
+        attributes = dict(attrs)
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
+        self.inline += [name for name in attributes if name == "style" or name.startswith(("on", "hx-on"))]
+        if tag == "script" and "src" not in attributes:
             self.inline.append(tag)
         if tag not in self.EMPTY:
             self.open.append(tag)
@@ -426,7 +426,7 @@ def test_a_lock_of_its_own_is_no_note(
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         ("/ui/topics?start=-1", 400, "query.start"),
         ("/ui/topics?sort=<b>", 400, "there is no such column"),
@@ -438,16 +438,16 @@ def test_a_lock_of_its_own_is_no_note(
     ],
 )
 def test_a_wrong_question_is_answered_in_the_frame_of_the_console(
-    looking: tuple[Served, TestClient], path: str, status: int, said: str
+    looking: tuple[Served, TestClient], path: str, status: int, message: str
 ) -> None:
     _, client = looking
     answer = client.get(path)
     checked(answer.text)
     assert (answer.status_code, answer.headers["cache-control"]) == (status, "no-store")
-    assert said in answer.text and "<b>" not in answer.text and 'aria-label="Pages"' in answer.text
+    assert message in answer.text and "<b>" not in answer.text and 'aria-label="Pages"' in answer.text
     assert "etag" not in answer.headers
-    plain = client.get(path, headers={"Accept": "text/event-stream"})
-    assert plain.status_code == status and said in plain.text and "<html" not in plain.text
+    in_text = client.get(path, headers={"Accept": "text/event-stream"})
+    assert in_text.status_code == status and message in in_text.text and "<html" not in in_text.text
 
 
 def test_a_missing_right_is_shown_in_the_frame_of_the_console(served: Served) -> None:
@@ -683,14 +683,14 @@ def test_a_page_of_a_list_ends_before_it_gets_too_large(
 
 
 def test_a_long_list_is_not_made_as_a_whole_to_find_that_it_is_too_long() -> None:
-    asked = list[int]()
+    rendered = list[int]()
 
     def render(rows: int) -> str:
-        asked.append(rows)
+        rendered.append(rows)
         return "x" * (1000 + 700 * rows)
 
     page = rendering.within_bytes(render, 500, sample=50)
-    assert max(asked) < 500 and sum(asked) < 300
+    assert max(rendered) < 500 and sum(rendered) < 300
     assert 0.9 * limits.PAGE_BYTES < len(page) <= limits.PAGE_BYTES
     assert len(rendering.within_bytes(render, 120, sample=50)) == 1000 + 700 * 120
     few = rendering.within_bytes(lambda rows: "x" * rows, 500, sample=50)
@@ -733,7 +733,7 @@ def test_the_segments_of_a_topic_are_on_as_many_pages_as_they_need(
     served.cataloguer.refresh()
     monkeypatch.setattr(topic_tabs, "SEGMENTS_SHOWN", 3)
     monkeypatch.setattr(limits, "PAGE_BYTES", 7000)
-    seen = list[tuple[int, int]]()
+    listed = list[tuple[int, int]]()
     for start in (0, 1):
         query, first = f"start={start}", 0
         while query:
@@ -745,14 +745,14 @@ def test_the_segments_of_a_topic_are_on_as_many_pages_as_they_need(
                 int(base) for base in re.findall(r'<tr><th scope="row" class="n"><a [^>]*>(\d+)</a>', text)
             ]
             assert len(rows) <= 3
-            seen += [(start, base) for base in rows]
+            listed += [(start, base) for base in rows]
             more = re.search(rf'href="\?([^"]*)">next segments of partition {start}<', text)
             query = "" if more is None else html.unescape(more[1])
             first += 3
     bases = [
         [segment.base_offset for segment in log.view.segments] for log in served.opened()["users"].logs()
     ]
-    assert seen == [(start, base) for start in (0, 1) for base in bases[start]] and len(bases[0]) > 6
+    assert listed == [(start, base) for start in (0, 1) for base in bases[start]] and len(bases[0]) > 6
 
 
 def test_a_list_has_pages(looking: tuple[Served, TestClient]) -> None:
@@ -777,8 +777,8 @@ def test_how_records_are_decoded_is_remembered_for_each_topic(served: Served, cl
     chosen = "<option selected>{}</option>"
     path = "/ui/topics/users/records"
     assert chosen.format("hex") not in client.get(path).text
-    asked = client.get(f"{path}?key_decoding=hex&value_decoding=base64")
-    assert "; Path=/ui/topics/users/records; SameSite=strict" in asked.headers["set-cookie"]
+    answer = client.get(f"{path}?key_decoding=hex&value_decoding=base64")
+    assert "; Path=/ui/topics/users/records; SameSite=strict" in answer.headers["set-cookie"]
     text = client.get(f"{path}?position=start").text
     assert chosen.format("hex") in text and chosen.format("base64") in text and ">61</" in text
     assert chosen.format("hex") not in client.get("/ui/topics/users2/records").text
@@ -788,8 +788,8 @@ def test_how_records_are_decoded_is_remembered_for_each_topic(served: Served, cl
     refused = client.get(f"{path}?key_decoding=no&value_decoding=auto")
     assert refused.status_code == 400 and "set-cookie" not in refused.headers
     for cookie in ("no.auto", "hex", "", "<b>.hex", "." * 5000):
-        kept = client.get(path, headers={"Cookie": f"siltstone-decoding={cookie}"})
-        assert kept.status_code == 200 and chosen.format("hex") not in kept.text
+        page = client.get(path, headers={"Cookie": f"siltstone-decoding={cookie}"})
+        assert page.status_code == 200 and chosen.format("hex") not in page.text
 
 
 def test_a_job_that_failed_says_where_to_try_again(
@@ -864,7 +864,9 @@ def test_a_dynamic_setting_applies_at_once(served: Served, client: TestClient) -
     assert served.opened().config.integer("log.cleaner.backoff.ms") == 15_000
 
 
-def test_the_file_may_be_broken_meanwhile(client: TestClient, properties: Path) -> None:
+def test_a_properties_file_that_is_broken_meanwhile_is_shown_and_forbids_a_restart(
+    client: TestClient, properties: Path
+) -> None:
     properties.write_text("log.cleaner.threads=many\n", "utf-8")
     answer = client.get("/ui/broker")
     assert answer.status_code == 200 and "log.cleaner.threads" in answer.text
@@ -963,9 +965,9 @@ def test_a_dry_run_works_where_nothing_may_be_changed(
     job = client.post("/api/v1/topics/users:explain")
     assert job.status_code == 202
     wait_for(lambda: served.jobs.get(job.json()["id"]).has_ended)
-    done = client.get(f"/api/v1/jobs/{job.json()['id']}").json()
-    assert done["error"] is None
-    logs = done["result"]["logs"]
+    ended = client.get(f"/api/v1/jobs/{job.json()['id']}").json()
+    assert ended["error"] is None
+    logs = ended["result"]["logs"]
     assert [log["partition"] for log in logs] == sorted(row.partition for row in _partitions(served, "users"))
     assert all("settings" not in log and "removed_words" in log for log in logs)
     assert client.post("/api/v1/topics/nobody:explain").status_code == 404
@@ -992,9 +994,9 @@ def test_a_view_of_too_many_keys_is_found_by_a_job(
         answer = client.post("/ui/topics/users:find-latest", follow_redirects=False)
         assert answer.headers["location"] == "/ui/jobs"
     wait_for(lambda: served.jobs.all()[0].has_ended)
-    done = served.jobs.all()[0].to_json()
-    assert done["error"] is None and done["kind"] == "find-latest", done
-    result = client.get(f"/api/v1/jobs/{done['id']}").json()["result"]
+    ended = served.jobs.all()[0].to_json()
+    assert ended["error"] is None and ended["kind"] == "find-latest", ended
+    result = client.get(f"/api/v1/jobs/{ended['id']}").json()["result"]
     assert {row["partition"] for row in result["partitions"]} == {
         where.partition for where in _partitions(served, "users")
     }
@@ -1130,8 +1132,8 @@ def test_ticked_topics_are_previewed_and_changed_each_for_itself(served: Served,
     served.opened().topics.create("plain", 1, {})
     served.cataloguer.refresh()
     ticked = [("topic", "users"), ("topic", "plain")]
-    asked = [*ticked, ("action", "settings"), ("name", "segment.ms"), ("value", "5000")]
-    text = client.get("/ui/selected", params=asked).text
+    params = [*ticked, ("action", "settings"), ("name", "segment.ms"), ("value", "5000")]
+    text = client.get("/ui/selected", params=params).text
     checked(text)
     tags = [html.unescape(tag) for tag in re.findall(r'name="tag" value="([^"]*)"', text)]
     assert len(tags) == 2
@@ -1192,8 +1194,8 @@ def test_a_log_is_paused_resumed_and_cleaned_from_the_queue(
     served.cataloguer.refresh()
     client.post("/ui/topics/users/partitions/0/pause")
     assert "a user has paused it" in client.get("/ui/cleaner").text
-    found = client.get("/ui/cleaner", params={"contains": "HAS paused", "sort": "waits_for"}).text
-    assert "users-0" in found and "a user has paused it" in found
+    matching = client.get("/ui/cleaner", params={"contains": "HAS paused", "sort": "waits_for"}).text
+    assert "users-0" in matching and "a user has paused it" in matching
     everything = client.get("/ui/cleaner", params={"sort": "waits_for", "format": "json"}).json()
     reasons = [row["waits_for"] for row in everything]
     assert reasons == sorted(reasons) and "a user has paused it" in reasons

@@ -38,8 +38,8 @@ def test_the_curl_lines_work(tmp_path: Path) -> None:
             for line in "".join(examples).splitlines():
                 checked = line.replace("curl -s", "curl -sS --fail-with-body")
                 script = f"set -e\nS={server.urls[0]}\n{setup}{checked}"
-                done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
-                assert done.returncode == 0, (line, done.stdout, done.stderr)
+                completed = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True)
+                assert completed.returncode == 0, (line, completed.stdout, completed.stderr)
                 served.opened_compactions().wait(60)
                 served.cataloguer.refresh()
         finally:
@@ -60,10 +60,10 @@ def routes_on_the_page() -> Iterator[tuple[str, str, str]]:
                 elif named.startswith("…"):
                     # an action comes instead of another one
                     path = re.sub(r":[a-z-]+$", "", whole) if named[1] == ":" else whole
-                    yield from ((each, path + named[1:], role) for each in methods)
+                    yield from ((verb, path + named[1:], role) for verb in methods)
                 else:
                     whole = named if named.startswith("/") else FAMILY_OF[family] + named
-                    yield from ((each, whole, role) for each in methods)
+                    yield from ((verb, whole, role) for verb in methods)
                 follows_path = not method
 
 

@@ -73,7 +73,7 @@ class Asking:
 
     def names(self, operation: APIOperation) -> dict[str, object]:
         """Things that are there, for the parameters of an operation's path."""
-        there = {
+        existing = {
             **dict.fromkeys(("topic", "topic_name"), "users"),
             **dict.fromkeys(("partition", "partition_id", "offset", "broker_id"), 0),
             "cluster_id": self._cluster,
@@ -81,7 +81,7 @@ class Asking:
             "namespace": "default",
             "name": "log.retention.ms" if "broker" in operation.path else "retention.ms",
         }
-        return {name: value for name, value in there.items() if f"{{{name}}}" in operation.path}
+        return {name: value for name, value in existing.items() if f"{{{name}}}" in operation.path}
 
     def try_operation(self, operation: APIOperation, number: int) -> None:
         """Requests to one operation, in each mode, with names of things that are there, and others; if not
@@ -106,7 +106,9 @@ class Asking:
             return False
         described = self._document["paths"][operation.path][operation.method]
         places = {"query", "path"} if with_path else {"query"}
-        kinds = [each["schema"] for each in described.get("parameters", ()) if each["in"] in places]
+        kinds = [
+            parameter["schema"] for parameter in described.get("parameters", ()) if parameter["in"] in places
+        ]
         return "requestBody" in described or any(kind.get("type") != "string" for kind in kinds)
 
     def _try(self, cases: hypothesis.strategies.SearchStrategy[Case], *, is_there: bool) -> None:

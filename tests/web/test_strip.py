@@ -102,7 +102,7 @@ STRIPS = {
 @pytest.mark.parametrize("name", STRIPS)
 def test_strips_are_the_golden_ones(name: str, scale: Scale) -> None:
     drawn = str(strip(STRIPS[name], scale))
-    lines = SVG.sub(lambda found: f"\n{found.group()}", drawn).strip() + "\n"
+    lines = SVG.sub(lambda match: f"\n{match.group()}", drawn).strip() + "\n"
     assert lines == (GOLDEN / f"{name}.{scale}.svg").read_text(encoding="utf-8")
     ElementTree.fromstring(drawn)
     assert "style" not in drawn and "<script" not in drawn
@@ -127,8 +127,8 @@ def test_beyond_a_bound_neighbours_of_one_section_are_one_box(count: int) -> Non
 
 
 def test_ghosts_are_bounded_and_stay_inside() -> None:
-    left = tuple((f"{number:020d}.log.deleted", 1 << 50) for number in range(1000))
-    tree = ElementTree.fromstring(str(strip(replace(STRIPS["all_sections"], leftovers=left))))
+    leftovers = tuple((f"{number:020d}.log.deleted", 1 << 50) for number in range(1000))
+    tree = ElementTree.fromstring(str(strip(replace(STRIPS["all_sections"], leftovers=leftovers))))
     ghosts = [box for box in tree.findall("rect") if box.attrib["class"] == "ghost deleted"]
     assert len(ghosts) == GHOSTS_MAX
     ends = [sum(float(box.attrib[name].removesuffix("%")) for name in ("x", "width")) for box in ghosts]
@@ -148,8 +148,8 @@ def test_labels_of_marks_stay_inside_and_do_not_overlap(seed: int) -> None:
         left -= width if label.attrib["text-anchor"] == "end" else 0
         assert ends <= left + 0.01 and left + width <= WIDTH + 0.01, marks
         ends = left + width
-    told = " · ".join(label.text or "" for label in labels).split(" · ")
-    assert sorted(told) == sorted(set(told)) and len(told) == 5
+    words = " · ".join(label.text or "" for label in labels).split(" · ")
+    assert sorted(words) == sorted(set(words)) and len(words) == 5
 
 
 def test_text_is_not_scaled_with_the_strip() -> None:

@@ -93,10 +93,10 @@ def test_tails_of_one_log_read_in_one_thread_and_each_sees_every_record_once(
         for number in range(4):
             served.opened().send("users", b"%d" % number, key=b"a", partition=0)
         for tail in tails:
-            seen = list[int]()
-            while len(seen) < 5:
-                seen += offsets(event(tail)[2])
-            assert seen == [0, 1, 2, 3, 4]
+            received = list[int]()
+            while len(received) < 5:
+                received += offsets(event(tail)[2])
+            assert received == [0, 1, 2, 3, 4]
     assert threads == {"siltstone-tails_0"}
 
 
@@ -144,13 +144,13 @@ def compact(served: Served) -> None:
 
 
 def all_events(answer: http.client.HTTPResponse) -> list[Event]:
-    found: list[Event] = []
-    while not found or found[-1][1] != "end":
-        found.append(event(answer))
-    return found
+    events: list[Event] = []
+    while not events or events[-1][1] != "end":
+        events.append(event(answer))
+    return events
 
 
-def test_lines_of_json_say_the_same(server: WebServer, served: Served) -> None:
+def test_lines_of_json_have_what_the_events_have(server: WebServer, served: Served) -> None:
     with tailing(server, "?view=compacted&wait=false") as answer:
         events = all_events(answer)
     with tailing(server, "?view=compacted&wait=false", {"Accept": NDJSON}) as answer:
@@ -171,7 +171,7 @@ def test_a_tail_says_why_it_ends(server: WebServer, served: Served, monkeypatch:
         assert "offline" in str(data["reason"])
 
 
-def test_only_so_many_tails_at_once(server: WebServer, served: Served) -> None:
+def test_tails_beyond_the_limit_are_refused(server: WebServer, served: Served) -> None:
     with tailing(server) as first:
         assert first.status == 200
         tails = server._server.config.app._app.state.tails  # type: ignore[union-attr]
@@ -201,7 +201,7 @@ def test_a_tail_ends_with_the_server(served: Served) -> None:
         server._tails.claim()
 
 
-def test_a_tail_of_no_topic(client: TestClient) -> None:
+def test_a_tail_of_no_topic_or_with_wrong_parameters_is_refused(client: TestClient) -> None:
     assert client.get("/api/v1/topics/none/records:tail").status_code == 404
     assert client.get("/api/v1/topics/users/records:tail?partition=9").status_code == 404
     for query in (

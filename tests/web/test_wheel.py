@@ -31,13 +31,13 @@ with subprocess.Popen([siltstone, "serve", logs, *flags], stdout=subprocess.PIPE
         assert any(line.startswith("serving ") for line in server.stdout), "it did not start"
         form = urllib.parse.urlencode({"name": "users", "policy": "compact", "partitions": "1"}).encode()
         urllib.request.urlopen("http://127.0.0.1:8082/ui/new-topic", form, timeout=60).close()
-        base, seen, waiting, kinds = "http://127.0.0.1:8082", {}, ["/ui/"], {}
+        base, visited, waiting, kinds = "http://127.0.0.1:8082", {}, ["/ui/"], {}
         while waiting:
             path = waiting.pop()
             with urllib.request.urlopen(base + path, timeout=60) as answer:
                 kind = answer.headers.get_content_type()
                 text = answer.read().decode("utf-8", "replace")
-            seen[path] = kind
+            visited[path] = kind
             kinds[kind] = kinds.get(kind, 0) + 1
             links = []
             if kind == "text/html":
@@ -47,14 +47,14 @@ with subprocess.Popen([siltstone, "serve", logs, *flags], stdout=subprocess.PIPE
             for link in links:
                 place = urllib.parse.urljoin(path, link.replace("&amp;", "&")).partition("#")[0]
                 assert place.startswith("/"), (path, link)  # nothing is loaded from elsewhere
-                if place not in seen and place not in waiting and "?" not in place:
+                if place not in visited and place not in waiting and "?" not in place:
                     waiting.append(place)
         files = (
             "htmx.min.js console.js plot.js console.css icon.svg uplot.min.js uplot.min.css".split()
         )
-        missing = {f"/ui/static/{name}" for name in files} - {path.lower() for path in seen}
-        assert not missing, (missing, sorted(seen))
-        assert kinds["text/html"] > 15, seen
+        missing = {f"/ui/static/{name}" for name in files} - {path.lower() for path in visited}
+        assert not missing, (missing, sorted(visited))
+        assert kinds["text/html"] > 15, visited
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait(60)
@@ -97,7 +97,7 @@ def test_the_console_of_the_wheel_needs_no_network(tmp_path: Path) -> None:
     )
     assert where.stdout.startswith(str(venv))
     visit = ["unshare", "--net", str(python), "-c", VISIT, str(venv / "bin" / "siltstone")]
-    done = subprocess.run(
+    completed = subprocess.run(
         [*visit, str(tmp_path / "logs")],
         check=False,
         capture_output=True,
@@ -106,5 +106,5 @@ def test_the_console_of_the_wheel_needs_no_network(tmp_path: Path) -> None:
         env=environment,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("visited\n")
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert completed.stdout.endswith("visited\n")
