@@ -114,7 +114,7 @@ def test_another_file_under_the_segments_name_is_not_swapped_in(
     before = logs.tree(partition)
     monkeypatch.setattr(files, "link", shutil.copy)
     result = logs.run(tmp_path, config={"segment.bytes": 800})
-    assert result.status == FAILED and "changed since the cleaning was planned" in result.reason
+    assert result.status == FAILED and "changed since it was listed" in result.reason
     assert logs.tree(partition) == before
 
 
