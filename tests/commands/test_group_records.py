@@ -106,3 +106,13 @@ def test_records_below_a_log_start_that_moved_are_forgotten(tmp_path: Path) -> N
     assert len(current(kept, directory)) == 3
     (directory / "log-start-offset-checkpoint").write_text(f"0\n1\n{OFFSETS.topic} 0 2\n")
     assert offsets_of(current(kept, directory)) == {2: 1}
+
+
+def test_a_tombstone_that_a_cleaning_removed_before_it_was_read_counts(tmp_path: Path) -> None:
+    first, second = commits(0, encoded.commit(1), 0), commits(1, encoded.commit(1), 1)
+    directory, kept = broker(tmp_path / "logs", first, second), KeptRecords()
+    assert offsets_of(current(kept, directory)) == {0: 1, 1: 1}
+    # Offset 2 was a tombstone of the key at 0: both are gone, and the batch at 1 is as it was.
+    written(directory, second, commits(3, encoded.commit(2), 2))
+    (directory / "cleaner-offset-checkpoint").write_text(f"0\n1\n{OFFSETS.topic} 0 3\n")
+    assert offsets_of(current(kept, directory)) == {1: 1, 2: 2}

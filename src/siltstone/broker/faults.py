@@ -136,9 +136,10 @@ async def _carried_out(
 ) -> Any:
     """What a request with a fault is answered, after the fault's delay."""
     response: Any = None
-    is_refused = fault.code is not None and not fault.cuts and context.api_key in _READ_FOR_ERRORS
-    if fault.after or (fault.code is None and not fault.cuts) or is_refused:
-        request = request if fault.after or not is_refused else _READ_FOR_ERRORS[context.api_key](request)
+    is_called = fault.after or (fault.code is None and not fault.cuts)
+    if not is_called and not fault.cuts and context.api_key in _READ_FOR_ERRORS:
+        request, is_called = _READ_FOR_ERRORS[context.api_key](request), True
+    if is_called:
         response = handler(broker, request, context)
         response = await response if inspect.isawaitable(response) else response
     if fault.cuts:

@@ -374,7 +374,7 @@ class _Plan:
                     path = self._snapshot.partitions[TopicPartition(topic.name, number)]
                     files.replace(path / PARTITION_METADATA, partition_metadata(self._new_ids[topic.name]))
         files.replace(self._path, bootstrap_checkpoint(list(self._records()), now_ms))
-        registry = self._registry()
+        registry = self._registry().as_newest(now_ms)
         for directory in self._directories:
             write_registry(directory.path, registry)
         if self._metadata_log_directory is not None and self._request.move_metadata_to is not None:

@@ -35,7 +35,6 @@ from siltstone.base.decoded_types import decoded_in_threads
 from siltstone.base.errors import CorruptFileError, StorageError
 from siltstone.log.partition import DISK_FULL_ERRORS
 from siltstone.runtime.manager import LogManager
-from siltstone.runtime.served_directory import no_directory_left
 
 BROKER_FILE = "siltstone-broker.json"
 BLOCK = 1000
@@ -135,8 +134,7 @@ class ProducerIds:
                     reason = f"no producer id can be given: {error.strerror}"
                     raise StorageError(reason, path=served.path, advice="free space") from error
                 served.go_offline(error)
-        if not self._manager.serving():
-            raise no_directory_left(self._manager.offline)
+        self._manager.require_serving()
         self._next, self._end, self._next_block = first, end, end
 
     def _find_next_block(self) -> int:

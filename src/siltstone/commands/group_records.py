@@ -9,7 +9,9 @@
 A console asks every few seconds, and the log of a busy broker has many records of few keys. So a server keeps
 what it has read, within a bound; a partition that does not fit is read from its start each time. What is kept
 of a log holds as long as no records below its end can have been removed or replaced: the log start offset is
-the same, and so is the last batch (``latest_keys.Tail``). A cleaning removes no last record of a key.
+the same, and so is the last batch (``latest_keys.Tail``). Of the records below its end a cleaning removes
+only superseded ones; above it, it may remove a tombstone before it was read, so what is kept does not hold if
+the cleaner checkpoint has passed its end.
 """
 
 from __future__ import annotations
@@ -74,8 +76,10 @@ class _PartitionRecords:
     by_key: dict[bytes, tuple[CurrentRecord, int]] = field(default_factory=dict)
 
     def is_of(self, log: ReadOnlyLog) -> bool:
-        """Are these records of this log, up to ``end``? Raises CorruptRecordError, OSError."""
-        return self.start == log.log_start_offset and self.tail.is_in(log)
+        """Are these records of this log, up to ``end``, and has no cleaning gone further, which may have
+        removed a tombstone that was not read yet? Raises CorruptRecordError, OSError."""
+        has_all_that_follows = log.first_dirty_offset <= self.end
+        return has_all_that_follows and self.start == log.log_start_offset and self.tail.is_in(log)
 
     def advance(self, log: ReadOnlyLog, end: int) -> None:
         """Read on, up to the offset ``end``. Raises what ``LogReader.poll`` raises."""

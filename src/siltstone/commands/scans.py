@@ -138,7 +138,8 @@ class Scans(Closing):
     def _change(self, name: str, **values: object) -> None:
         """Set fields of a scan's ``LastScan``."""
         with self._lock:
-            self._scans[name] = replace(self._scans[name], **values)  # type: ignore[arg-type]
+            if name in self._scans:  # ``forget`` may have dropped it
+                self._scans[name] = replace(self._scans[name], **values)  # type: ignore[arg-type]
 
     def wait(self, name: str, timeout: float | None = None) -> None:
         """Return when the scan that runs has ended, or after ``timeout`` seconds."""

@@ -11,7 +11,7 @@
         bill(record)
         consumer.commit()
 
-A stream that has returned all records looks for new records after 5 ms, then after 10 ms and so on, up to
+A stream that has returned all records polls for new records after 5 ms, then after 10 ms and so on, up to
 every 100 ms. It also lists the files again then, since another process may write the log. Records of one
 partition come in their order; partitions take turns. New partitions of a topic are read from their beginning.
 Corresponds to ``KafkaConsumer`` (``seek``, ``position``, ``commitSync``) without its groups: every consumer

@@ -463,8 +463,9 @@ class PartitionLog(ReadableLog):
         self, buffer: Bytes, origin: Origin, leader_epoch: int | None, *, may_wait: bool
     ) -> AppendResult:
         """``_append``, but if that appends nothing, restore the headers into which validation has written
-        offsets: a client's ``buffer`` has one batch."""
-        before = buffer[: BATCH_OVERHEAD if origin is Origin.CLIENT else None].copy()
+        offsets. A client's ``buffer`` has one batch; a leader's batches keep their offsets."""
+        written = {Origin.CLIENT: BATCH_OVERHEAD, Origin.REPLICATION: 0}.get(origin)  # None: all of it
+        before = buffer[:written].copy()
         appended = None
         try:
             appended = self._append(buffer, origin, leader_epoch, self._clock.now_ms(), may_wait=may_wait)

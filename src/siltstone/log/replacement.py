@@ -177,7 +177,6 @@ def finish_replacement(directory: Path) -> tuple[list[str], list[str]]:
             and not _was_deleted_earlier(directory, name.base_offset)
         }
         existing = {name.base_offset for name in names if not name.suffix}
-
         in_range = {base for base in existing if low <= base < high}
         # ``valid``, too: if the highest new segment is empty, the range ends at its base offset.
         old = sorted(in_range | existing & (partly_deleted | valid.keys()))

@@ -216,6 +216,10 @@ class TopicRegistry(msgspec.Struct, frozen=True, kw_only=True, tag_field="versio
         """Forget the ids of deleted topics."""
         return replace(self, generation=self.generation + 1, deleted={})
 
+    def as_newest(self, now_ms: int) -> TopicRegistry:
+        """A changed registry with a generation that no earlier change in another directory has."""
+        return replace(self, generation=max(self.generation, now_ms))
+
     def with_namespace(self, name: str, policies: Mapping[str, str]) -> TopicRegistry:
         """Replace a namespace's policies; a namespace without any is not listed."""
         listed = {**self.namespaces, name: dict(policies)}
@@ -1097,7 +1101,7 @@ class Topics:
         is restored from a backup would be deleted again at the next start."""
         if self._manager.offline or not self._registry.deleted:
             return
-        registry = self._as_newest(self._registry.without_deleted())
+        registry = self._registry.without_deleted().as_newest(self._manager.clock.now_ms())
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 try:
@@ -1164,14 +1168,10 @@ class Topics:
                 path=str(self._manager.only),
                 advice="open its log directory with LogManager.open",
             )
-        registry = self._as_newest(registry)
+        registry = registry.as_newest(self._manager.clock.now_ms())
         for served in self._manager.serving():
             with self._manager.upkeep.guarded(served):
                 write_registry(served.path, registry)
         self._manager.require_serving()
         self._registry = registry
         self.forget_partitions()
-
-    def _as_newest(self, registry: TopicRegistry) -> TopicRegistry:
-        """A changed registry with a generation that no earlier change in another directory has."""
-        return replace(registry, generation=max(registry.generation, self._manager.clock.now_ms()))

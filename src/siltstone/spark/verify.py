@@ -35,7 +35,7 @@ _BUCKETS_MIN = 2
 """The least number of buckets of a large log, also with one worker."""
 _LARGE_LOG_BYTES = 64 << 20
 """A larger log has at least a bucket of keys for each worker."""
-_ENTRY_WORDS = 3
+_ENTRY_WORDS = ENTRY_BYTES // 8
 """64-bit words of a key entry of ``verify.keys``."""
 _TASK_ENTRY_BYTES = 256 << 20
 """About the most bytes of key entries for a task that checks buckets: it holds those of all its buckets."""

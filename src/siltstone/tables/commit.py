@@ -271,6 +271,10 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.ends_before()  # raises ValueError for a wrong name, which msgspec reports as a damaged file
 
+    def completed(self) -> Write:
+        """The entry once all is appended: without what only an interrupted write needs."""
+        return replace(self, is_done=True, staged=(), resumed={}, topic_ids={})
+
     def ends_before(self) -> dict[TopicPartition, int]:
         """Each log's end before the write. Raises ValueError for a name that is no partition's."""
         ends = {}
@@ -385,7 +389,7 @@ def _complete_interrupted(manager: LogManager, root: Path) -> list[Write]:
         resumed = _resumed_at(manager, write, appended)
         writes = store_write(root, writes, replace(write, resumed=resumed))
         _append(manager, located, appended)
-        writes = store_write(root, writes, replace(write, is_done=True, staged=(), resumed={}, topic_ids={}))
+        writes = store_write(root, writes, write.completed())
         discard_staged(located.staged)
     return writes
 
@@ -433,7 +437,7 @@ def _with_ranges(manager: LogManager, staged: list[StagedOutput], write: Write) 
 def _write_and_append(manager: LogManager, root: Path, writes: list[Write], write: Write) -> Write:
     """Steps 4 to 6. A write without records gets an entry only if its id can be used again."""
     if not write.staged and not write.is_named:
-        return replace(write, is_done=True)
+        return write.completed()
     if write.staged:
         store_write(root, writes, _with_stems(write, partial(_stem_in_directory, root)))
         try:
@@ -441,7 +445,7 @@ def _write_and_append(manager: LogManager, root: Path, writes: list[Write], writ
         except (SiltstoneError, OSError):
             _roll_back(manager, root, writes, write)
             raise
-    completed = replace(write, is_done=True, staged=(), topic_ids={})
+    completed = write.completed()
     store_write(root, writes, completed)
     return completed
 

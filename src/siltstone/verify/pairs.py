@@ -538,7 +538,7 @@ def _check_other_files(before: LogSide, after: LogSide, findings: Findings) -> N
             findings.add("leftover", "a run's files", path=path)
         elif name is not None and name.suffix:
             findings.add("leftover", "a swap's file", path=path)
-        elif name is not None and name.kind in names.SEGMENT_KINDS[1:] and name.base_offset not in logs:
+        elif name is not None and name.kind in names.INDEX_KINDS and name.base_offset not in logs:
             findings.add("leftover", "an index without its segment", path=path)
 
 

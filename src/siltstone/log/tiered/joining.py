@@ -53,7 +53,7 @@ from siltstone.log.checkpoints import (
     read_rows,
     read_topic_id,
 )
-from siltstone.log.indexes import read_entries
+from siltstone.log.indexes import ENTRY_OF_KIND, Entries, read_entries
 from siltstone.log.lookup import batch_headers, position_of_offset
 from siltstone.log.metadata_log import METADATA_PARTITION, read_cluster_metadata
 from siltstone.log.names import (
@@ -452,14 +452,19 @@ def _last_offset(segment: RemoteSegment) -> int:
     return last
 
 
+def _index_entries(segment: RemoteSegment, kind: str) -> Entries:
+    """The entries of a segment's index; none without the file. Raises CorruptFileError, OSError."""
+    file = segment.files.get(kind)
+    if file is None or not file.stat.size:
+        return np.empty(0, ENTRY_OF_KIND[kind])
+    with files.Reader(file) as reader:
+        return read_entries(reader.read(0, file.stat.size), kind, reader.path)
+
+
 def _index_position(segment: RemoteSegment, offset: int | None) -> int:
     """The position in the segment's log that the last entry of its offset index at or below ``offset`` has
     (None: the last entry of all); 0 without such an entry, or if the position is outside of the log."""
-    file = segment.files.get("index")
-    if file is None or not file.stat.size:
-        return 0
-    with files.Reader(file) as reader:
-        entries = read_entries(reader.read(0, file.stat.size), "index", reader.path)
+    entries = _index_entries(segment, "index")
     relative = np.asarray(entries["relative_offset"], np.int64)
     count = len(entries) if offset is None else int((relative <= offset - segment.copy.start_offset).sum())
     position = int(entries["position"][count - 1]) if count else 0
@@ -493,15 +498,12 @@ def _aborted_within(segment: RemoteSegment, choice: ChosenRange) -> JoinedFile |
     """The transaction index of a chosen range: the entries of the copy whose markers are in the range; None
     without any. An entry belongs to the segment that has its marker, and one of another segment is refused as
     damage. Raises CorruptFileError, OSError."""
-    file = segment.files.get("txnindex")
-    if file is None or not file.stat.size:
-        return None
-    with files.Reader(file) as reader:
-        entries = read_entries(reader.read(0, file.stat.size), "txnindex", reader.path)
+    entries = _index_entries(segment, "txnindex")
     last = entries["last_offset"].astype(np.int64)
     rows = np.flatnonzero((choice.first <= last) & (last <= choice.last))  # neighbours: in order of markers
     if not len(rows):
         return None
+    file = segment.files["txnindex"]
     start, end = int(rows[0]) * entries.itemsize, (int(rows[-1]) + 1) * entries.itemsize
     return replace(file, stat=_of_size(file.stat, end - start), position=file.position + start)
 
@@ -577,7 +579,7 @@ class _Broker:
             ]
             own = files.stat(self.directory).modified_ns
         except FileNotFoundError:
-            return object()  # equal to no other value: something was removed while this looked
+            return object()  # equal to no other value: something was removed while this was read
         with contextlib.suppress(FileNotFoundError):
             return own, folders, segments, files.stat(self.directory / LOG_START_CHECKPOINT).identity
         return own, folders, segments, None

@@ -4,8 +4,7 @@ each key, and the cancelling of a job; partitions that the cleaner tries again, 
 of the broker.
 
 A change of settings needs the ETag that was read, so that it does not overwrite a change of another user:
-without
-``If-Match``, or ``if_match`` of each topic, it is refused with 428.
+without ``If-Match``, or ``if_match`` of each topic, it is refused with 428.
 """
 
 from __future__ import annotations
