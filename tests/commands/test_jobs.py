@@ -11,6 +11,7 @@ from siltstone.base.clock import SystemClock
 from siltstone.base.errors import BusyError, UnknownJobError, UsageError
 from siltstone.commands import jobs as jobs_module
 from siltstone.commands.jobs import CANCELLED, CONCURRENT_JOBS, DONE, FAILED, QUEUED, RUNNING, Jobs, Progress
+from tests.support.thread_starts import no_thread_starts
 
 SECONDS = 30
 
@@ -106,12 +107,8 @@ def test_no_job_is_taken_once_the_server_is_stopping(jobs: Jobs) -> None:
 def test_a_job_for_which_no_thread_can_be_started_has_failed(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     ran = []
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+    with no_thread_starts(monkeypatch):
         failed = jobs.submit("clean", "users", "ada", lambda _: ran.append("failed"))
     assert failed.state == FAILED and "can't start new thread" in str(failed.error) and failed.ended_ms
     assert jobs.get(failed.id) == jobs.cancel(failed.id) == jobs.wait(failed.id, SECONDS) == failed

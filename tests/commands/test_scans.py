@@ -11,6 +11,7 @@ from siltstone.base.clock import ManualClock
 from siltstone.base.errors import BusyError, UsageError
 from siltstone.commands import scans
 from siltstone.commands.scans import AGAIN_MS, Report, Scans
+from tests.support.thread_starts import no_thread_starts
 
 
 @pytest.fixture
@@ -136,12 +137,8 @@ def test_a_request_after_the_end_gets_what_is_known_or_why_nothing_is(clock: Man
 def test_a_scan_that_cannot_be_started_says_why_and_the_next_one_begins(
     kept: Scans, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     ran = []
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
+    with no_thread_starts(monkeypatch):
         scan = kept.of("a", lambda report: ran.append(1))
     with pytest.raises(BusyError, match="could not be started: can't start new thread"):
         scan.result()

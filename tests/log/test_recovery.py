@@ -155,7 +155,7 @@ def test_indexes_are_built_again_below_the_recovery_point(
 
 
 def test_an_index_whose_entries_do_not_ascend_is_built_again_after_a_crash(tmp_path: Path) -> None:
-    """The last entry is right, and a start after a clean stop looks at the last one only."""
+    """The last entry is right, and a start after a clean stop reads the last one only."""
     partition = settled(tmp_path)
     before, path = tree(partition), partition / name(10, "index")
     data = path.read_bytes()

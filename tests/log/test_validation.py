@@ -271,7 +271,7 @@ def test_a_second_whole_batch_is_refused_whatever_it_is() -> None:
 
 
 def test_what_coordinators_write_is_whole() -> None:
-    """Coordinators send several batches: a cut one would be a loss that nobody sees."""
+    """Coordinators send several batches: a cut one would be lost without an error."""
     for tail in (b"\0", sent(1).tobytes()[:-1]):
         assert_refused(
             behind(sent(1), tail), InvalidRecordError, ScanEnd.TRUNCATED, origin=Origin.COORDINATOR

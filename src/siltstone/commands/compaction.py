@@ -261,7 +261,7 @@ def _compact(
             )
         if reset:
             store = LedgerStore(log.directory)
-            store.delete_cursor()  # first: without it no reader looks for the files that go next
+            store.delete_cursor()  # first: without it no reader opens the files that go next
             store.delete_unused()
         outcome = compact_log(compactor, log, config)
         return outcome

@@ -119,7 +119,7 @@ class LastRecords:
 
 
 HashKey = tuple[np.uint64, np.uint64]
-"""The random key of the keyed hash: nobody can choose record keys that share a hash."""
+"""The random key of the keyed hash: no client can choose record keys that share a hash."""
 
 
 class KeyShare(NamedTuple):

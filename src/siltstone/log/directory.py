@@ -94,7 +94,7 @@ class LogDirectory(Closing):
     ``partitions``: the paths of its partitions. ``is_partition_subset``: these are only the partitions whose
     paths the caller passed; all others are not read or changed. ``when_damaged``: called for a damaged
     cleaner checkpoint, which then counts as empty and is replaced at the next change, so that a server
-    continues; None: a damaged checkpoint is an error, so that a run stops and an operator looks at it.
+    continues; None: a damaged checkpoint is an error, so that a run stops and an operator checks it.
     """
 
     def __init__(self, path: Path, only: Mapping[TopicPartition, Path] | None = None) -> None:

@@ -7,7 +7,7 @@ of AFTER the record of BEFORE with its offset. Both must be as they were, except
 Batches and records of BEFORE without a match were discarded. A record may be discarded if its transaction was
 aborted, if it has no key, if it is a tombstone whose delete horizon has passed, or if a later record has the
 same key. ``Comparison.check`` tests the first two conditions. For each record with a key it returns an entry,
-which says whether the third holds, and ``keys`` looks for the later record.
+which says whether the third holds, and ``keys`` searches for the later record.
 """
 
 from __future__ import annotations

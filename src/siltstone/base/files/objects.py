@@ -514,7 +514,7 @@ class Windows:
 
 
 # Writing: whole objects, each under a key of its own, which is never written again (but for ``put_hint``).
-# The object that a reader looks for is written last, so the reader sees all that it names, or nothing.
+# The object that a reader reads first is written last, so the reader sees all that it names, or nothing.
 
 
 _OTHER_BYTES = "the store has other bytes than those that were put"

@@ -25,6 +25,7 @@ from zlib_ng import zlib_ng
 from siltstone.base.codec_table import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from siltstone.base.records.kernel import call_c_function, kernel
 from siltstone.base.records.layout import Bytes, Flags, Int64
+from siltstone.base.records.metadata import unsigned_varint
 from siltstone.base.records.varint import read_int32
 
 MAX_RECORD_BUFFER_BYTES = (1 << 31) - 1
@@ -241,13 +242,9 @@ def _joined_blocks(data: memoryview, limit: int) -> memoryview:
         raise DecompressedTooLargeError("snappy", limit)
     if size < 0:
         raise DecompressionError(f"snappy: {_JOINING_ERRORS[size]}")
-    declared = bytearray()
-    while size >= 0x80:
-        declared.append(size & 0x7F | 0x80)
-        size >>= 7
-    declared.append(size)
+    declared = unsigned_varint(size)
     start = _SNAPPY_SIZE_BYTES - len(declared)
-    joined[start:_SNAPPY_SIZE_BYTES] = declared
+    joined[start:_SNAPPY_SIZE_BYTES] = np.frombuffer(declared, np.uint8)
     return joined.data[start:end]
 
 
